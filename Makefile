@@ -1,0 +1,49 @@
+# Every target makes and reuses .venv, so that each is the only command needed on a fresh clone.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: demo test test-slow lint types fuzz bench docs clean
+
+demo: $(INSTALLED)  ## Show in a minute why this matters.
+	$(BIN)/sia demo
+
+test: lint types  ## Lint, types, and all tests but the slow ones.
+	$(BIN)/python -m pytest -n auto --dist worksteal
+
+test-slow: $(INSTALLED)  ## The tests that take minutes each.
+	$(BIN)/python -m pytest -m slow
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED)
+	$(BIN)/mypy
+
+CASES ?= 100000
+SECONDS ?= inf
+SEED ?= 1000000
+fuzz: $(INSTALLED)  ## Random contracts: make fuzz SECONDS=600, make fuzz CASES=1 SEED=123.
+	$(BIN)/python tests/fuzz_contracts.py --cases $(CASES) --seconds $(SECONDS) --seed $(SEED)
+
+bench: $(INSTALLED)  ## The op side by side with its rivals: minutes, on an idle machine.
+	$(BIN)/python benchmarks/benchmark_attention.py --output benchmarks/results/attention.csv
+	$(BIN)/python benchmarks/plot_attention.py benchmarks/results/attention.csv -o benchmarks/results/attention.png
+
+docs: $(VENV)/.installed-docs  ## The documentation as a web site in site/.
+	$(BIN)/mkdocs build --strict
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+$(VENV)/.installed-docs: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist site demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis

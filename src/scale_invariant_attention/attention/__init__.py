@@ -1,0 +1,14 @@
+"""The op: one attention for every gain and bias by distance, on several backends."""
+
+from .affine import DistanceAffine
+from .api import backend_for, distance_affine_attention, scale_invariant_attention
+from .backends import available_backends, unavailable_backends
+
+__all__ = [
+    "DistanceAffine",
+    "available_backends",
+    "backend_for",
+    "distance_affine_attention",
+    "scale_invariant_attention",
+    "unavailable_backends",
+]

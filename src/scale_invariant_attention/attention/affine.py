@@ -1,0 +1,141 @@
+"""Gain and bias by distance: the one slot in which the schemes of this package differ inside softmax.
+
+    logit(i, j) = gain(t) * scale * q_i . k_j + bias(t),    t the distance between i and j
+"""
+
+from dataclasses import dataclass
+from math import isfinite
+
+import torch
+from torch import Tensor
+
+from .numerics import holds_values
+
+
+@dataclass(frozen=True, eq=False)
+class DistanceAffine:
+    """A gain and a bias for every distance ``0 .. length - 1``.
+
+    Each table is ``[length]``, shared by the heads, or ``[heads, length]``. Both may require grad.
+
+    >>> affine = DistanceAffine.scale_invariant(4096)
+    >>> affine.length, affine.gain[0].item(), affine.bias[0].item()
+    (4096, 1.0, 0.0)
+    """
+
+    gain: Tensor
+    bias: Tensor
+
+    def __post_init__(self) -> None:
+        for name, table in (("gain", self.gain), ("bias", self.bias)):
+            if not isinstance(table, Tensor):
+                raise TypeError(f"{name} must be a tensor, got {type(table).__name__}")
+            if not table.dtype.is_floating_point:
+                raise TypeError(f"{name} must be a floating-point tensor, got {table.dtype}")
+            if table.ndim not in (1, 2) or table.shape[-1] == 0:
+                raise ValueError(
+                    f"{name} must be [length] or [heads, length] with length >= 1, "
+                    f"got shape {tuple(table.shape)}"
+                )
+        if self.gain.shape[-1] != self.bias.shape[-1]:
+            raise ValueError(
+                f"gain and bias must cover the same distances, got lengths "
+                f"{self.gain.shape[-1]} and {self.bias.shape[-1]}"
+            )
+        if self.gain.device != self.bias.device:
+            raise ValueError(
+                f"gain and bias must be on one device, got {self.gain.device} "
+                f"and {self.bias.device}"
+            )
+
+    @property
+    def length(self) -> int:
+        """How many distances the tables cover."""
+        return self.gain.shape[-1]
+
+    @classmethod
+    def identity(
+        cls, length: int, *, device: torch.device | str | None = None
+    ) -> "DistanceAffine":
+        """Gain 1 and bias 0: ordinary attention."""
+        _require_length(length)
+        return cls(torch.ones(length, device=device), torch.zeros(length, device=device))
+
+    @classmethod
+    def scale_invariant(
+        cls,
+        length: int,
+        tau: float | Tensor = 10.0,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> "DistanceAffine":
+        """The scale-invariant transform; `tau` may be a tensor ``[]`` or ``[heads]`` that learns."""
+        _require_length(length)
+        if isinstance(tau, Tensor):
+            if tau.ndim > 1:
+                raise ValueError(f"tau must be [] or [heads], got shape {tuple(tau.shape)}")
+            device = tau.device if device is None else device
+            tau = tau.to(device)
+        by_head = isinstance(tau, Tensor) and tau.ndim == 1
+        distance = torch.arange(length, dtype=torch.float64, device=device)
+        column = tau_tensor(tau, distance.device).unsqueeze(-1)
+        tables = scale_invariant_gain_and_bias(distance, column)
+        gain, bias = (table.to(dtype) if by_head else table[0].to(dtype) for table in tables)
+        return cls(gain, bias)
+
+    @classmethod
+    def alibi(cls, length: int, slopes: Tensor) -> "DistanceAffine":
+        """Gain 1 and bias ``-slope * t``, one slope a head."""
+        _require_length(length)
+        if not isinstance(slopes, Tensor) or slopes.ndim != 1:
+            raise ValueError(f"slopes must be a tensor [heads], got {slopes!r}")
+        distance = torch.arange(length, dtype=torch.float64, device=slopes.device)
+        dtype = torch.promote_types(slopes.dtype, torch.float32)
+        bias = (-slopes.unsqueeze(-1).double() * distance).to(dtype)
+        return cls(torch.ones(length, dtype=dtype, device=slopes.device), bias)
+
+
+def scale_invariant_gain_and_bias(distance: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
+    """``a_t = sqrt(1 + 2 log1p(t/tau))`` and ``m_t = -2 log1p(t/tau)``, differentiable in `tau`.
+
+    The arithmetic runs in the wider dtype of the two.
+
+    >>> gain, bias = scale_invariant_gain_and_bias(torch.tensor([0.0, 10.0]), torch.tensor(10.0))
+    >>> gain.tolist(), bias.tolist()
+    ([1.0, 1.544...], [-0.0, -1.386...])
+    """
+    doubled = 2 * torch.log1p(distance / tau)
+    return torch.sqrt(1 + doubled), -doubled
+
+
+def tau_tensor(tau: float | Tensor | None, device: torch.device) -> Tensor:
+    """tau as a tensor ``[1 or heads]``, refused unless it is positive and finite."""
+    if isinstance(tau, Tensor):
+        if not tau.dtype.is_floating_point:
+            raise TypeError(f"tau must be a floating-point tensor, got {tau.dtype}")
+        if holds_values(tau):
+            sound = (torch.isfinite(tau) & (tau > 0)).all()
+            if tau.device.type != "cpu":
+                # Looking would stall the device; it reports the failure when it gets there.
+                torch._assert_async(sound, "tau must be positive and finite")
+            elif not sound:
+                raise ValueError(f"tau must be positive and finite, got {tau.tolist()}")
+        return tau.reshape(-1)
+    if isinstance(tau, bool) or not isinstance(tau, int | float):
+        raise TypeError(f"tau must be a number or a tensor [] or [heads], got {tau!r}")
+    if not isfinite(tau) or tau <= 0:
+        raise ValueError(f"tau must be positive and finite, got {tau}")
+    return torch.full((1,), tau, dtype=torch.float64, device=device)
+
+
+def scale_invariant_slopes(distance: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
+    """The derivatives of gain and bias by `tau`: ``u' / a_t`` and ``-2 u'``, u = log1p(t/tau)."""
+    gain, _ = scale_invariant_gain_and_bias(distance, tau)
+    slope = -distance / (tau * (distance + tau))
+    return slope / gain, -2 * slope
+
+
+def _require_length(length: int) -> None:
+    if isinstance(length, bool) or not isinstance(length, int | torch.SymInt) or length < 1:
+        raise ValueError(f"length must be an integer >= 1, got {length!r}")

@@ -1,0 +1,86 @@
+"""The backends by name: where they run, what they decline and why, and which one `auto` takes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from . import flex, reference, tiled
+from .contract import AttentionCall
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One implementation of the op.
+
+    `absence` tells why it cannot run on a device, `objection` why it cannot take a call;
+    both are None when it can.
+    """
+
+    name: str
+    attention: Callable[[AttentionCall, bool], tuple[Tensor, Tensor | None]]
+    absence: Callable[[torch.device], str | None]
+    objection: Callable[[AttentionCall, bool], str | None]
+
+
+def _everywhere(device: torch.device) -> None:
+    return None
+
+
+def _everything(call: AttentionCall, return_lse: bool) -> None:
+    return None
+
+
+BACKENDS = {
+    backend.name: backend
+    for backend in (
+        Backend("reference", lambda call, _: reference.attention(call), _everywhere, _everything),
+        Backend("tiled", lambda call, _: tiled.attention(call), _everywhere, _everything),
+        Backend("flex", flex.attention, flex.absence, flex.objection),
+    )
+}
+
+
+def available_backends(device: torch.device | str = "cpu") -> list[str]:
+    """The names of the backends that can run on a device.
+
+    >>> available_backends("cpu")[:2]
+    ['reference', 'tiled']
+    """
+    device = torch.device(device)
+    return [name for name, backend in BACKENDS.items() if backend.absence(device) is None]
+
+
+def unavailable_backends(device: torch.device | str = "cpu") -> dict[str, str]:
+    """The names of the backends that cannot run on a device, each with the reason."""
+    device = torch.device(device)
+    reasons = {name: backend.absence(device) for name, backend in BACKENDS.items()}
+    return {name: reason for name, reason in reasons.items() if reason is not None}
+
+
+def choose(call: AttentionCall, return_lse: bool, name: str) -> Backend:
+    """The backend asked for, or for "auto" the best that takes the call.
+
+    A backend asked for by name runs or raises; nothing else ever runs in its place.
+    """
+    if name == "auto":
+        return BACKENDS[_automatic(call, return_lse)]
+    if name not in BACKENDS:
+        known = ", ".join(repr(known) for known in ("auto", *BACKENDS))
+        raise ValueError(f"backend must be one of {known}; got {name!r}")
+    backend = BACKENDS[name]
+    reason = backend.absence(call.query.device) or backend.objection(call, return_lse)
+    if reason is not None:
+        raise NotImplementedError(f"backend {name!r} cannot run this call: {reason}")
+    return backend
+
+
+def _automatic(call: AttentionCall, return_lse: bool) -> str:
+    # On CPUs FlexAttention compiles for seconds and cannot train: never unasked.
+    if call.query.device.type == "cuda":
+        accelerated = BACKENDS["flex"]
+        absence = accelerated.absence(call.query.device)
+        if absence is None and accelerated.objection(call, return_lse) is None:
+            return "flex"
+    return "tiled"

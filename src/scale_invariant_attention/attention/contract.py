@@ -1,0 +1,325 @@
+"""What a call of the op means: every argument checked in one place and brought to one form.
+
+Shapes: B batch, Hq and Hk query and key heads, Lq and Lk lengths, D and Dv head sizes.
+"""
+
+from dataclasses import dataclass
+from math import isfinite, sqrt
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .affine import DistanceAffine, tau_tensor
+from .numerics import holds_values
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionCall:
+    """A checked call. The field order is the argument order of the registered operators."""
+
+    query: Tensor  # [B, Hq, Lq, D]
+    key: Tensor  # [B, Hk, Lk, D]
+    value: Tensor  # [B, Hk, Lk, Dv]
+    gain: Tensor | None  # [1 or Hq, length]; None with tau
+    bias: Tensor | None  # [1 or Hq, length]; None with tau
+    tau: Tensor | None  # [1 or Hq]; None with tables
+    query_positions: Tensor | None  # int64 [1 or B, Lq]; None with key_positions: the default
+    key_positions: Tensor | None  # int64 [1 or B, Lk]
+    key_mask: Tensor | None  # bool [B, Lk]
+    query_documents: Tensor | None  # int64 [1 or B, Lq]
+    key_documents: Tensor | None  # int64 [1 or B, Lk]
+    is_causal: bool
+    scale: float
+    window: int | None
+    sinks: int
+
+    def arguments(self) -> tuple[Any, ...]:
+        """The fields in order, as the registered operators take them."""
+        return tuple(getattr(self, name) for name in self.__dataclass_fields__)
+
+    @property
+    def group(self) -> int:
+        """How many query heads share a key head."""
+        return self.query.shape[1] // self.key.shape[1]
+
+    @property
+    def affine_requires_grad(self) -> bool:
+        """Whether gradients for the tables or for tau are wanted."""
+        return torch.is_grad_enabled() and any(
+            t is not None and t.requires_grad for t in (self.gain, self.bias, self.tau)
+        )
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether any gradient is wanted."""
+        inputs = (self.query, self.key, self.value)
+        return self.affine_requires_grad or (
+            torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
+        )
+
+
+def checked_call(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    affine: DistanceAffine | None,
+    tau: float | Tensor | None,
+    is_causal: bool = True,
+    scale: float | None = None,
+    query_positions: Tensor | None = None,
+    key_positions: Tensor | None = None,
+    key_mask: Tensor | None = None,
+    query_documents: Tensor | None = None,
+    key_documents: Tensor | None = None,
+    window: int | None = None,
+    sinks: int = 0,
+) -> AttentionCall:
+    """Check every argument and return the call in its one form."""
+    _check_inputs(query, key, value)
+    query, key, value = _autocast(query, key, value)
+    batch, heads, query_length, head_dim = query.shape
+    key_length = key.shape[2]
+
+    if not isinstance(is_causal, bool):
+        raise TypeError(f"is_causal must be True or False, got {is_causal!r}")
+    if scale is None:
+        scale = 1 / sqrt(head_dim)
+    elif isinstance(scale, bool) or not isinstance(scale, int | float):
+        raise TypeError(f"scale must be a number or None for 1/sqrt(head_dim), got {scale!r}")
+    elif not isfinite(scale):
+        raise ValueError(f"scale must be finite, got {scale}")
+    _check_count("window", window, 1)
+    _check_count("sinks", sinks, 0)
+
+    def row(name: str, tensor: Tensor | None, length: int) -> Tensor | None:
+        return _integer_row(name, tensor, batch, length, query.device)
+
+    query_positions = row("query_positions", query_positions, query_length)
+    key_positions = row("key_positions", key_positions, key_length)
+    query_positions, key_positions = _positions(
+        query_positions, key_positions, query_length, key_length, query.device
+    )
+    query_documents = row("query_documents", query_documents, query_length)
+    key_documents = row("key_documents", key_documents, key_length)
+    if key_documents is None and query_documents is not None:
+        raise ValueError(
+            "query_documents was given without key_documents: pass both, or key_documents alone "
+            "when the queries are the last of the keys"
+        )
+    if key_documents is not None and query_documents is None:
+        query_documents = _last(key_documents, query_length, "query_documents", "key_documents")
+    _check_key_mask(key_mask, batch, key_length, query.device)
+
+    gain, bias, tau = _affine_tensors(affine, tau, heads, query.device)
+    call = AttentionCall(
+        query,
+        key,
+        value,
+        gain,
+        bias,
+        tau,
+        query_positions,
+        key_positions,
+        key_mask,
+        query_documents,
+        key_documents,
+        is_causal,
+        float(scale),
+        window,
+        sinks,
+    )
+    _check_table_length(call)
+    return call
+
+
+def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
+    named = (("query", query), ("key", key), ("value", value))
+    for name, tensor in named:
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
+        if not tensor.dtype.is_floating_point or tensor.dtype.itemsize < 2:
+            raise TypeError(
+                f"{name} must be float64, float32, bfloat16 or float16, got {tensor.dtype}"
+            )
+        if tensor.ndim != 4:
+            raise ValueError(
+                f"{name} must be [batch, heads, sequence, head_dim], "
+                f"got {tensor.ndim} dimensions: {tuple(tensor.shape)}"
+            )
+        if tensor.device != query.device:
+            raise ValueError(
+                f"{name} is on {tensor.device} but query is on {query.device}: "
+                "all tensors of a call must be on one device"
+            )
+        if tensor.shape[1] == 0 or tensor.shape[3] == 0:
+            raise ValueError(
+                f"{name} needs at least one head and a head_dim of at least 1, "
+                f"got shape {tuple(tensor.shape)}"
+            )
+    shapes = f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
+    if not (query.shape[0] == key.shape[0] == value.shape[0]):
+        raise ValueError(f"query, key and value must have the same batch size, got {shapes}")
+    if key.shape[1] != value.shape[1]:
+        raise ValueError(f"key and value must have the same number of heads, got {shapes}")
+    if query.shape[1] % key.shape[1] != 0:
+        raise ValueError(
+            f"the number of query heads must be a multiple of the number of key heads, got {shapes}"
+        )
+    if key.shape[2] != value.shape[2]:
+        raise ValueError(f"key and value must have the same length, got {shapes}")
+    if query.shape[3] != key.shape[3]:
+        raise ValueError(f"query and key must have the same head_dim, got {shapes}")
+    if not _autocast_dtype(query) and not (query.dtype == key.dtype == value.dtype):
+        raise TypeError(
+            "query, key and value must have the same dtype, "
+            f"got {query.dtype}, {key.dtype} and {value.dtype}"
+        )
+
+
+def _autocast_dtype(query: Tensor) -> torch.dtype | None:
+    kind = query.device.type
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return None
+    return torch.get_autocast_dtype(kind)
+
+
+def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """What autocast does for SDPA: everything but float64 goes to the autocast dtype."""
+    dtype = _autocast_dtype(tensors[0])
+    if dtype is None or any(t.dtype == torch.float64 for t in tensors):
+        return tensors
+    return tuple(t.to(dtype) for t in tensors)
+
+
+def _check_count(name: str, value: int | None, least: int) -> None:
+    if value is None and name == "window":
+        return
+    if isinstance(value, bool) or not isinstance(value, int | torch.SymInt):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+def _integer_row(
+    name: str, tensor: Tensor | None, batch: int, length: int, device: torch.device
+) -> Tensor | None:
+    """A tensor [length] or [batch, length] of integers as int64 [1 or batch, length]."""
+    if tensor is None:
+        return None
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} must be an integer tensor, got {type(tensor).__name__}")
+    if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype == torch.bool:
+        raise TypeError(f"{name} must be an integer tensor, got {tensor.dtype}")
+    if tensor.shape not in ((length,), (batch, length)):
+        raise ValueError(
+            f"{name} must be [{length}] or [{batch}, {length}], got shape {tuple(tensor.shape)}"
+        )
+    if tensor.device != device:
+        raise ValueError(f"{name} is on {tensor.device} but query is on {device}")
+    return tensor.long().reshape(-1, length) if tensor.ndim == 2 else tensor.long().unsqueeze(0)
+
+
+def _positions(
+    query_positions: Tensor | None,
+    key_positions: Tensor | None,
+    query_length: int,
+    key_length: int,
+    device: torch.device,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Both given or both None: a lone one is completed by the default of the other."""
+    if query_positions is not None and key_positions is None:
+        key_positions = torch.arange(key_length, device=device).unsqueeze(0)
+    if key_positions is not None and query_positions is None:
+        query_positions = _last(key_positions, query_length, "query_positions", "key_positions")
+    return query_positions, key_positions
+
+
+def _last(of_keys: Tensor, query_length: int, missing: str, given: str) -> Tensor:
+    if query_length > of_keys.shape[1]:
+        raise ValueError(
+            f"{missing} must be given: there are {query_length} queries, more than the "
+            f"{of_keys.shape[1]} {given} they would be the last of"
+        )
+    return of_keys[:, of_keys.shape[1] - query_length :]
+
+
+def _check_key_mask(
+    key_mask: Tensor | None, batch: int, key_length: int, device: torch.device
+) -> None:
+    if key_mask is None:
+        return
+    if not isinstance(key_mask, Tensor) or key_mask.dtype != torch.bool:
+        kind = key_mask.dtype if isinstance(key_mask, Tensor) else type(key_mask).__name__
+        raise TypeError(f"key_mask must be a bool tensor, False hides a key; got {kind}")
+    if key_mask.shape != (batch, key_length):
+        raise ValueError(
+            f"key_mask must be [batch, keys] = [{batch}, {key_length}], "
+            f"got shape {tuple(key_mask.shape)}"
+        )
+    if key_mask.device != device:
+        raise ValueError(f"key_mask is on {key_mask.device} but query is on {device}")
+
+
+def _affine_tensors(
+    affine: DistanceAffine | None, tau: float | Tensor | None, heads: int, device: torch.device
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """The tables as [1 or heads, length], or tau as [1 or heads]."""
+    if affine is None:
+        return None, None, _checked_tau(tau, heads, device)
+    if not isinstance(affine, DistanceAffine):
+        raise TypeError(
+            f"affine must be a DistanceAffine(gain, bias), got {type(affine).__name__}"
+        )
+    for name, table in (("gain", affine.gain), ("bias", affine.bias)):
+        if table.device != device:
+            raise ValueError(f"affine.{name} is on {table.device} but query is on {device}")
+        if table.ndim == 2 and table.shape[0] != heads:
+            raise ValueError(
+                f"affine.{name} has {table.shape[0]} rows, one a head, but query has {heads} heads"
+            )
+    length = affine.length
+    return affine.gain.reshape(-1, length), affine.bias.reshape(-1, length), None
+
+
+def _checked_tau(tau: float | Tensor | None, heads: int, device: torch.device) -> Tensor:
+    if isinstance(tau, Tensor):
+        if tau.shape not in ((), (heads,)):
+            raise ValueError(
+                f"tau must be a number, [] or [heads] = [{heads}], got shape {tuple(tau.shape)}"
+            )
+        if tau.device != device:
+            raise ValueError(f"tau is on {tau.device} but query is on {device}")
+    return tau_tensor(tau, device)
+
+
+def _check_table_length(call: AttentionCall) -> None:
+    if call.gain is None:
+        return
+    largest = _largest_distance(call)
+    if largest is None:
+        return
+    # A window hides what lies beyond it, so tables need not reach farther.
+    needed = largest + 1 if call.window is None else min(largest + 1, call.window)
+    if call.gain.shape[1] < needed:
+        raise ValueError(
+            f"the tables of affine cover {call.gain.shape[1]} distances, but this call needs "
+            f"{needed} (its largest distance is {needed - 1}): make them longer"
+        )
+
+
+def _largest_distance(call: AttentionCall) -> int | None:
+    """The largest distance a pair can have; None where there is none or it cannot be known yet."""
+    query_positions, key_positions = call.query_positions, call.key_positions
+    query_length, key_length = call.query.shape[2], call.key.shape[2]
+    if query_length == 0 or key_length == 0 or call.query.shape[0] == 0:
+        return None
+    if query_positions is None or key_positions is None:
+        return key_length - 1 if call.is_causal else max(query_length, key_length) - 1
+    if not holds_values(query_positions):
+        return None
+    largest = (query_positions.amax(1) - key_positions.amin(1)).amax()
+    if not call.is_causal:
+        largest = largest.maximum((key_positions.amax(1) - query_positions.amin(1)).amax())
+    return max(int(largest), 0)

@@ -1,0 +1,88 @@
+"""The definition, in as few steps as it has: the oracle for every other backend.
+
+    L_ij = gain(t) * scale * q_i . k_j + bias(t)     over the visible keys j of query i
+    out_i = sum_j exp(L_ij - lse_i) v_j,  lse_i = log sum_j exp(L_ij)
+
+It holds the whole score matrix. Plain torch operations, differentiable and traceable throughout.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .affine import scale_invariant_gain_and_bias
+from .contract import AttentionCall
+from .numerics import compute_dtype
+from .visibility import Geometry
+
+
+def attention(call: AttentionCall) -> tuple[Tensor, Tensor]:
+    """Output ``[B, Hq, Lq, Dv]`` in the input dtype and log-sum-exp ``[B, Hq, Lq]``."""
+    with torch.autocast(call.query.device.type, enabled=False):
+        return _attention(call)
+
+
+def _attention(call: AttentionCall) -> tuple[Tensor, Tensor]:
+    dtype = compute_dtype(call.query.dtype)
+    query = call.query.to(dtype)
+    key = call.key.to(dtype).repeat_interleave(call.group, dim=1)
+    value = call.value.to(dtype).repeat_interleave(call.group, dim=1)
+    geometry = Geometry.of(call)
+    gain, bias = _gain_and_bias(call, geometry, dtype)
+    # A bias of -inf hides a key too, and must not leave a row of nothing but -inf to differentiate.
+    visible = geometry.visible.unsqueeze(1) & (bias != -torch.inf)
+
+    finite_query, finite_key, finite_value = (
+        torch.where(torch.isfinite(t), t, 0) for t in (query, key, value)
+    )
+    scores = call.scale * (finite_query @ finite_key.transpose(-2, -1))
+    logits = torch.where(visible, gain * scores + bias, -torch.inf)
+    lse = torch.logsumexp(logits, dim=-1)
+    weights = torch.exp(logits - lse.masked_fill(lse == -torch.inf, 0).unsqueeze(-1))
+    weights = torch.where(visible, weights, 0)
+    out = weights @ finite_value
+
+    bad_query = ~torch.isfinite(query).all(-1)
+    bad_key = ~(torch.isfinite(key).all(-1) & torch.isfinite(value).all(-1))
+    # A query that sees no key has nothing to compute with, so its own NaN does not show either.
+    bad = (visible & (bad_query.unsqueeze(-1) | bad_key.unsqueeze(-2))).any(-1)
+    return _SpoilRows.apply(out, bad.unsqueeze(-1)).to(call.query.dtype), _SpoilRows.apply(lse, bad)
+
+
+def _gain_and_bias(
+    call: AttentionCall, geometry: Geometry, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Gain and bias of every pair, ``[1 or B, 1 or Hq, Lq, Lk]``."""
+    distance = geometry.distance.unsqueeze(1)
+    if call.tau is not None:
+        tau = call.tau.to(dtype).reshape(1, -1, 1, 1)
+        gain, bias = scale_invariant_gain_and_bias(distance.to(dtype), tau)
+    else:
+        gain, bias = (_look_up(table, distance).to(dtype) for table in (call.gain, call.bias))
+    if geometry.sink is not None:
+        sink = geometry.sink.unsqueeze(1)
+        gain, bias = torch.where(sink, 1, gain), torch.where(sink, 0, bias)
+    return gain, bias
+
+
+def _look_up(table: Tensor | None, distance: Tensor) -> Tensor:
+    """``table[head, distance]``: table ``[1 or Hq, length]``, distance ``[B', 1, Lq, Lk]``."""
+    assert table is not None
+    # Pairs beyond the table are hidden ones: the contract has checked it.
+    found = table[:, distance.squeeze(1).clamp_max(table.shape[1] - 1)]
+    return found.transpose(0, 1)
+
+
+class _SpoilRows(torch.autograd.Function):
+    """NaN in the bad rows; backward NaN for a bad row whose gradient is wanted, else the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, bad: Tensor) -> Tensor:
+        ctx.save_for_backward(bad)
+        return rows.masked_fill(bad, torch.nan)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        (bad,) = ctx.saved_tensors
+        return torch.where(bad & (grad != 0), torch.nan, grad), None

@@ -1,0 +1,204 @@
+"""Gain and bias of a tile, and the way back: from gradients of tiles to gradients of tables or tau.
+
+Where positions are consecutive, gain and bias are constant along the diagonals of the score matrix:
+a line of ``Lq + Lk - 1`` values holds all of them, and a tile with its rows backwards is a strided
+view of it. Elsewhere they are looked up, or computed, for every pair.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .affine import scale_invariant_gain_and_bias, scale_invariant_slopes
+from .contract import AttentionCall
+from .visibility import Geometry
+
+
+class AffineGradients:
+    """Gradients of the affine of a call, collected in float64."""
+
+    def __init__(self, call: AttentionCall) -> None:
+        self._inputs = (call.gain, call.bias, call.tau)
+        self._sums = tuple(
+            None if tensor is None else torch.zeros_like(tensor, dtype=torch.float64)
+            for tensor in self._inputs
+        )
+        self.per_head = any(total is not None and total.shape[0] > 1 for total in self._sums)
+
+    def add(self, heads: slice, distance: Tensor, gain: Tensor, bias: Tensor) -> None:
+        """Add gradients ``[heads, n]`` of gain and bias at distances ``[n]``.
+
+        The first dimension is 1 when nothing here is per head.
+        """
+        gain, bias = gain.double(), bias.double()
+        sum_gain, sum_bias, sum_tau = self._sums
+        tau = self._inputs[2]
+        if sum_tau is not None and tau is not None:
+            column = _rows(tau, heads).double().unsqueeze(-1)
+            gain_slope, bias_slope = scale_invariant_slopes(distance.double(), column)
+            by_head = (gain * gain_slope + bias * bias_slope).sum(-1)
+            _rows(sum_tau, heads).add_(_fold(by_head, sum_tau))
+        for total, grad in ((sum_gain, gain), (sum_bias, bias)):
+            if total is not None:
+                # Distances beyond the tables are those of hidden pairs, with gradient zero.
+                places = distance.clamp_max(total.shape[1] - 1)
+                _rows(total, heads).index_add_(1, places, _fold(grad, total))
+
+    def results(self) -> tuple[Tensor | None, ...]:
+        """Gradients of gain, bias and tau in their own dtypes; None for what the call has not."""
+        return tuple(
+            None if total is None or tensor is None else total.to(tensor.dtype)
+            for total, tensor in zip(self._sums, self._inputs, strict=True)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Tile:
+    """A tile's place, what masks hide of it, and its gain and bias ``[1 or heads, q, k]``."""
+
+    queries: slice
+    keys: slice
+    geometry: Geometry
+    hidden: Tensor | None
+    gain: Tensor
+    bias: Tensor
+
+
+class AffineTiles:
+    """Gain and bias of the tiles of one geometry for some of the heads, whatever the positions."""
+
+    def __init__(
+        self, call: AttentionCall, geometry: Geometry, heads: slice, dtype: torch.dtype
+    ) -> None:
+        self._call, self._geometry, self._heads, self._dtype = call, geometry, heads, dtype
+
+    def tile(self, queries: slice, keys: slice, geometry: Geometry, hidden: Tensor | None) -> Tile:
+        """The tile of `queries`, running backwards, by `keys`; `geometry` is the tile's own."""
+        gain, bias = self._gain_and_bias(queries, keys, geometry)
+        if geometry.sink is not None:
+            gain = torch.where(geometry.sink, 1, gain)
+            bias = torch.where(geometry.sink, 0, bias)
+        return Tile(queries, keys, geometry, hidden, gain, bias)
+
+    def add_gradients(
+        self, tile: Tile, grad_logits: Tensor, scores: Tensor, into: AffineGradients
+    ) -> None:
+        """Sum the gradients of gain and bias over a tile, ``[rows, heads, q, k]`` each."""
+        if tile.geometry.sink is not None:
+            grad_logits = grad_logits.masked_fill(tile.geometry.sink, 0)
+        rows = 0 if into.per_head else (0, 1)
+        gain, bias = (grad_logits * scores).sum(rows), grad_logits.sum(rows)
+        shape = (-1, *gain.shape[-2:])
+        self._add(tile, gain.view(shape), bias.view(shape), into)
+
+    def finish(self, into: AffineGradients) -> None:
+        """Hand over what is still held when all tiles are done."""
+
+    def _gain_and_bias(
+        self, queries: slice, keys: slice, geometry: Geometry
+    ) -> tuple[Tensor, Tensor]:
+        return self._at(geometry.distance, self._dtype)
+
+    def _add(self, tile: Tile, gain: Tensor, bias: Tensor, into: AffineGradients) -> None:
+        distance = tile.geometry.distance.flatten()
+        into.add(self._heads, distance, gain.flatten(1), bias.flatten(1))
+
+    def _at(self, distance: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Gain and bias at any distances, ``[1 or heads, *distance]``; tau's computed in `dtype`."""
+        call = self._call
+        if call.tau is not None:
+            tau = _rows(call.tau, self._heads).to(dtype)
+            tau = tau.reshape(-1, *[1] * distance.ndim)
+            gain, bias = scale_invariant_gain_and_bias(distance.to(dtype), tau)
+        else:
+            assert call.gain is not None
+            assert call.bias is not None
+            # Distances beyond the tables are those of hidden pairs: the contract has checked it.
+            distance = distance.clamp_max(call.gain.shape[1] - 1)
+            gain = _rows(call.gain, self._heads)[:, distance]
+            bias = _rows(call.bias, self._heads)[:, distance]
+        return gain.to(self._dtype), bias.to(self._dtype)
+
+
+class _Line(AffineTiles):
+    """Consecutive positions: a line by offset, from the greatest down, and tiles as views of it."""
+
+    def __init__(
+        self,
+        call: AttentionCall,
+        geometry: Geometry,
+        heads: slice,
+        dtype: torch.dtype,
+        offset: int,
+    ) -> None:
+        super().__init__(call, geometry, heads, dtype)
+        self._queries = geometry.query_positions.shape[0]
+        least = offset - geometry.key_positions.shape[0]
+        offsets = torch.arange(
+            offset + self._queries - 1, least, -1, device=geometry.key_positions.device
+        )
+        self._distance = offsets.clamp_min(0) if geometry.is_causal else offsets.abs()
+        self._gain, self._bias = self._at(self._distance, torch.float64)
+        self._sums: tuple[Tensor, Tensor] | None = None
+
+    def finish(self, into: AffineGradients) -> None:
+        if self._sums is not None:
+            into.add(self._heads, self._distance, *self._sums)
+
+    def _place(self, queries: slice, keys: slice) -> slice:
+        """Where on the line a tile lies.
+
+        Row r is query ``queries.stop - 1 - r``, so that the place of a pair, ``start + r + column``,
+        grows along both sides of the tile.
+        """
+        start = self._queries - queries.stop + keys.start
+        return slice(start, start + queries.stop - queries.start + keys.stop - keys.start - 1)
+
+    def _gain_and_bias(
+        self, queries: slice, keys: slice, geometry: Geometry
+    ) -> tuple[Tensor, Tensor]:
+        place, width = self._place(queries, keys), keys.stop - keys.start
+        return self._gain[:, place].unfold(1, width, 1), self._bias[:, place].unfold(1, width, 1)
+
+    def _add(self, tile: Tile, gain: Tensor, bias: Tensor, into: AffineGradients) -> None:
+        if self._sums is None:
+            nothing = gain.new_zeros(gain.shape[0], self._distance.shape[0], dtype=torch.float64)
+            self._sums = (nothing, nothing.clone())
+        place = self._place(tile.queries, tile.keys)
+        for total, grad in zip(self._sums, (gain, bias), strict=True):
+            total[:, place] += _sum_antidiagonals(grad)
+
+
+def affine_tiles(
+    call: AttentionCall, geometry: Geometry, heads: slice, dtype: torch.dtype
+) -> AffineTiles:
+    """Tiles for some heads of a call, the quick way where positions are consecutive."""
+    if call.query_positions is None:
+        offset = call.key.shape[2] - call.query.shape[2]
+        return _Line(call, geometry, heads, dtype, offset)
+    queries, keys = geometry.query_positions, geometry.key_positions
+    # Looking at positions waits for the device; it is only worth it where there is no wait.
+    if queries.device.type == "cpu" and bool((queries.diff() == 1).all() & (keys.diff() == 1).all()):
+        return _Line(call, geometry, heads, dtype, int(queries[0] - keys[0]))
+    return AffineTiles(call, geometry, heads, dtype)
+
+
+def _rows(table: Tensor, heads: slice) -> Tensor:
+    """The rows of `heads`; a shared table has one row for all."""
+    return table if table.shape[0] == 1 else table[heads]
+
+
+def _fold(grad: Tensor, total: Tensor) -> Tensor:
+    """Gradients by head, summed where the total is shared by the heads."""
+    return grad.sum(0, keepdim=True) if total.shape[0] == 1 else grad
+
+
+def _sum_antidiagonals(tile: Tensor) -> Tensor:
+    """``[h, q, k] -> [h, q + k - 1]``, element n the sum over ``row + column == n``."""
+    heads, rows, columns = tile.shape
+    # Rows one shorter than they were written move each row one place on from the row above.
+    width = columns + rows - 1
+    padded = F.pad(tile, (0, rows)).flatten(1)[:, : rows * width]
+    return padded.view(heads, rows, width).sum(1)

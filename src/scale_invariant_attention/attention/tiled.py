@@ -1,0 +1,274 @@
+"""Attention in tiles of plain torch operations: any device, any dtype, memory linear in length.
+
+Forward is the online softmax; backward computes the weights again from the log-sum-exp. Tiles that
+masks make empty are skipped, and only tiles that are cut by a mask are masked.
+
+Shapes inside: N problems (batch rows times key heads), G query heads a key head, q and k the rows
+and columns of a tile. A tile of scores is ``[N, G * q, k]``.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from .contract import AttentionCall
+from .numerics import compute_dtype, finite_part, mark_bad_keys
+from .opaque import Gradients, register_opaque
+from .tables import AffineGradients, AffineTiles, Tile, affine_tiles
+from .visibility import BlockMap, Geometry
+
+
+@dataclass(frozen=True)
+class TileSize:
+    """How many queries and keys a tile covers, and how many scores all its heads may hold."""
+
+    queries: int
+    keys: int
+    scores: int
+
+    @classmethod
+    def for_call(cls, call: AttentionCall) -> "TileSize":
+        """Tiles that stay in the cache of a CPU, or keep a GPU busy.
+
+        Few heads or few queries are made up for by more keys.
+        """
+        if call.query.device.type != "cpu":
+            return cls(1024, 1024, 2**25)
+        queries, scores = 256, 2**19
+        rows = max(1, min(queries, call.query.shape[2])) * call.query.shape[1]
+        keys = min(8192, max(256, scores // rows // 128 * 128))
+        return cls(queries, keys, scores)
+
+
+def forward(call: AttentionCall, size: TileSize | None = None) -> tuple[Tensor, Tensor]:
+    """Output ``[B, Hq, Lq, Dv]`` and log-sum-exp ``[B, Hq, Lq]``, both in the compute dtype."""
+    size = size or TileSize.for_call(call)
+    dtype = compute_dtype(call.query.dtype)
+    out = call.query.new_zeros(*call.query.shape[:3], call.value.shape[3], dtype=dtype)
+    lse = call.query.new_full(call.query.shape[:3], -torch.inf, dtype=dtype)
+    for part in _parts(call, size, dtype):
+        key, value = mark_bad_keys(part.of_keys(call.key), part.of_keys(call.value))
+        scratch = part.scratch()
+        for queries in part.query_blocks():
+            query = part.of_queries(call.query, queries).mul_(call.scale)
+            total_value = query.new_zeros(*query.shape[:2], value.shape[2])
+            highest = query.new_full((*query.shape[:2], 1), -torch.inf)
+            total = torch.zeros_like(highest)
+            for tile in part.tiles(queries):
+                scores = _product(query, key[:, tile.keys], scratch)
+                logits = part.by_head(scores)
+                torch.addcmul(tile.bias, tile.gain, logits, out=logits)
+                if tile.hidden is not None:
+                    logits.masked_fill_(tile.hidden, -torch.inf)
+                risen = torch.maximum(highest, scores.amax(-1, keepdim=True))
+                # Where nothing is visible yet the maximum is -inf, and -inf - -inf would be NaN.
+                base = risen.masked_fill(risen == -torch.inf, 0)
+                weights = scores.sub_(base).exp_()
+                shrink = torch.exp(highest - base)
+                total = total.mul_(shrink).add_(weights.sum(-1, keepdim=True))
+                _add_product(total_value.mul_(shrink), weights, value[:, tile.keys])
+                highest = risen
+            part.store(out, queries, total_value.div_(total.masked_fill(total == 0, 1)))
+            part.store(lse, queries, (highest + total.log()).squeeze(-1))
+    return out, lse
+
+
+def backward(
+    call: AttentionCall,
+    out: Tensor,
+    lse: Tensor,
+    grad_out: Tensor,
+    grad_lse: Tensor,
+    affine_grads: bool,
+    size: TileSize | None = None,
+) -> Gradients:
+    """The gradients of all inputs; those of the affine only when asked for."""
+    size = size or TileSize.for_call(call)
+    dtype = compute_dtype(call.query.dtype)
+    grad_query, grad_key, grad_value = (
+        torch.zeros_like(tensor) for tensor in (call.query, call.key, call.value)
+    )
+    grad_affine = AffineGradients(call) if affine_grads else None
+    for part in _parts(call, size, dtype):
+        key, value = finite_part(part.of_keys(call.key)), finite_part(part.of_keys(call.value))
+        part_grad_key, part_grad_value = torch.zeros_like(key), torch.zeros_like(value)
+        score_scratch, grad_scratch = part.scratch(), part.scratch()
+        weight_scratch = part.scratch() if affine_grads else score_scratch
+        for queries in part.query_blocks():
+            query = finite_part(part.of_queries(call.query, queries)).mul_(call.scale)
+            block_grad_out, base, delta = _row_terms(
+                part.of_queries(out, queries),
+                part.of_queries(lse, queries).unsqueeze(-1),
+                part.of_queries(grad_out, queries),
+                part.of_queries(grad_lse, queries).unsqueeze(-1),
+            )
+            block_grad_query = torch.zeros_like(query)
+            for tile in part.tiles(queries):
+                keys = tile.keys
+                scores = _product(query, key[:, keys], score_scratch)
+                weights = weight_scratch[: scores.numel()].view_as(scores)
+                by_head = part.by_head(weights)
+                torch.addcmul(tile.bias, tile.gain, part.by_head(scores), out=by_head)
+                weights.sub_(base).exp_()
+                if tile.hidden is not None:
+                    by_head.masked_fill_(tile.hidden, 0)
+                _add_product(part_grad_value[:, keys], weights.mT, block_grad_out)
+                grad_logits = _product(block_grad_out, value[:, keys], grad_scratch)
+                grad_logits.sub_(delta).mul_(weights)
+                by_head = part.by_head(grad_logits)
+                if tile.hidden is not None:
+                    # A row spoilt by NaN has NaN times the zero weight here.
+                    by_head.masked_fill_(tile.hidden, 0)
+                if grad_affine is not None:
+                    part.affine.add_gradients(tile, by_head, part.by_head(scores), grad_affine)
+                by_head.mul_(tile.gain)
+                _add_product(block_grad_query, grad_logits, key[:, keys])
+                _add_product(part_grad_key[:, keys], grad_logits.mT, query)
+            part.store(grad_query, queries, block_grad_query.mul_(call.scale))
+        part.store_keys(grad_key, part_grad_key)
+        part.store_keys(grad_value, part_grad_value)
+        if grad_affine is not None:
+            part.affine.finish(grad_affine)
+    affine = (None, None, None) if grad_affine is None else grad_affine.results()
+    return Gradients(grad_query, grad_key, grad_value, *affine)
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Batch rows and heads that are computed together because they share one geometry."""
+
+    rows: slice
+    key_heads: slice
+    group: int
+    geometry: Geometry
+    affine: AffineTiles
+    size: TileSize
+    dtype: torch.dtype
+
+    def of_keys(self, tensor: Tensor) -> Tensor:
+        """Keys or values of this part, ``[N, Lk, D]``."""
+        # Always contiguous, so that a NaN that is cleared away does not change the layout and with
+        # it the order of sums.
+        return tensor[self.rows, self.key_heads].flatten(0, 1).to(self.dtype).contiguous()
+
+    def of_queries(self, tensor: Tensor, queries: slice) -> Tensor:
+        """A copy of a block of anything by query, rows backwards: ``[N, G * q]`` or ``[.., D]``.
+
+        Backwards, because then a tile of a table by distance is a plain strided view of the table.
+        """
+        block = self._query_view(tensor)[:, :, :, queries].flip(3).to(self.dtype)
+        return block.contiguous().flatten(0, 1).flatten(1, 2)
+
+    def store(self, destination: Tensor, queries: slice, block: Tensor) -> None:
+        """The inverse of :meth:`of_queries`."""
+        view = self._query_view(destination)[:, :, :, queries]
+        view.copy_(block.view_as(view).flip(3))
+
+    def store_keys(self, destination: Tensor, block: Tensor) -> None:
+        """The inverse of :meth:`of_keys`."""
+        view = destination[self.rows, self.key_heads]
+        view.copy_(block.view_as(view))
+
+    def _query_view(self, tensor: Tensor) -> Tensor:
+        """``[B, Hq, Lq, ...]`` as this part's ``[rows, key heads, G, Lq, ...]``."""
+        return tensor[self.rows].unflatten(1, (-1, self.group))[:, self.key_heads]
+
+    def by_head(self, scores: Tensor) -> Tensor:
+        """A tile ``[N, G * q, k]`` as ``[rows, heads, q, k]``."""
+        heads = self.group * (self.key_heads.stop - self.key_heads.start)
+        rows = self.rows.stop - self.rows.start
+        return scores.view(rows, heads, -1, scores.shape[-1])
+
+    def scratch(self) -> Tensor:
+        """Memory for one tile of scores."""
+        problems = (self.rows.stop - self.rows.start) * (self.key_heads.stop - self.key_heads.start)
+        queries = min(self.size.queries, self.geometry.query_positions.shape[0])
+        keys = min(self.size.keys, self.geometry.key_positions.shape[0])
+        return torch.empty(
+            problems * self.group * queries * keys,
+            dtype=self.dtype,
+            device=self.geometry.key_positions.device,
+        )
+
+    def query_blocks(self) -> Iterator[slice]:
+        """The blocks of queries in order."""
+        return _blocks(self.geometry.query_positions.shape[0], self.size.queries)
+
+    @cached_property
+    def _map(self) -> BlockMap:
+        return BlockMap(self.geometry, self.size.queries, self.size.keys)
+
+    def tiles(self, queries: slice) -> Iterator[Tile]:
+        """The tiles of a block of queries that hold a visible pair."""
+        some, full = self._map.rows(queries.start // self.size.queries)
+        blocks = _blocks(self.geometry.key_positions.shape[0], self.size.keys)
+        for keys, worth, uncut in zip(blocks, some.tolist(), full.tolist(), strict=True):
+            if not worth:
+                continue
+            geometry = self.geometry.tile(_backwards(queries), keys)
+            hidden = None if uncut else ~geometry.visible
+            if hidden is None or not hidden.all():
+                yield self.affine.tile(queries, keys, geometry, hidden)
+
+
+def _parts(call: AttentionCall, size: TileSize, dtype: torch.dtype) -> Iterator[_Part]:
+    batch, query_heads, query_length, _ = call.query.shape
+    key_heads, key_length = call.key.shape[1:3]
+    if batch == 0 or query_length == 0 or key_length == 0:
+        return
+    geometry = Geometry.of(call)
+    together = size.scores // (min(size.queries, query_length) * min(size.keys, key_length))
+    heads_at_once = min(key_heads, max(1, together // call.group))
+    rows_at_once = max(1, together // query_heads) if geometry.rows == 1 else 1
+    for rows in _blocks(batch, rows_at_once):
+        shared = geometry.row(rows.start)
+        for heads in _blocks(key_heads, heads_at_once):
+            of_query = slice(heads.start * call.group, heads.stop * call.group)
+            affine = affine_tiles(call, shared, of_query, dtype)
+            yield _Part(rows, heads, call.group, shared, affine, size, dtype)
+
+
+def _blocks(length: int, block: int) -> Iterator[slice]:
+    for start in range(0, length, block):
+        yield slice(start, min(start + block, length))
+
+
+def _backwards(queries: slice) -> slice:
+    return slice(queries.start, queries.stop, -1)
+
+
+def _product(left: Tensor, right: Tensor, scratch: Tensor) -> Tensor:
+    """``left @ right.mT`` in `scratch`."""
+    shape = (left.shape[0], left.shape[1], right.shape[1])
+    scores = scratch[: shape[0] * shape[1] * shape[2]].view(shape)
+    return torch.bmm(left, right.mT, out=scores)
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """``total += left @ right``."""
+    torch.baddbmm(total, left, right, out=total)
+
+
+def _row_terms(
+    out: Tensor, lse: Tensor, grad_out: Tensor, grad_lse: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What backward needs of every row: its gradient, its base and its delta.
+
+    ``weight = exp(logit - base)``, ``grad_logit = weight * (grad_weight - delta)``. A row that saw
+    no key, or whose gradient is zero, gets a base of infinity: its weights vanish, and so does all
+    that it would contribute, even if its output is NaN.
+    """
+    delta = (grad_out * out).sum(-1, keepdim=True) - grad_lse
+    unwanted = (grad_out == 0).all(-1, keepdim=True) & (grad_lse == 0)
+    silent = unwanted | (lse == -torch.inf)
+    return (
+        grad_out.masked_fill_(silent, 0),
+        lse.masked_fill(silent, torch.inf),
+        delta.masked_fill(silent, 0),
+    )
+
+
+attention = register_opaque("tiled", forward, backward)

@@ -1,0 +1,191 @@
+"""Which keys a query sees, and at what distance: for whole calls, for tiles, and for blocks of tiles.
+
+A key is visible to a query when it is not masked, lies in the same document, is not in the future
+(if causal), and lies inside the window or is a sink.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from .contract import AttentionCall
+
+
+@dataclass(frozen=True, eq=False)
+class Geometry:
+    """Positions, documents and masks of queries and keys that share them: ``[..., length]`` each.
+
+    Leading dimensions broadcast, so that one geometry can be a batch (the reference) or one row of
+    it (the tiled backend, for which batch rows with their own positions are separate problems).
+    """
+
+    query_positions: Tensor
+    key_positions: Tensor
+    key_mask: Tensor | None
+    query_documents: Tensor | None
+    key_documents: Tensor | None
+    is_causal: bool
+    window: int | None
+    sinks: int
+
+    @classmethod
+    def of(cls, call: AttentionCall) -> "Geometry":
+        """The geometry of a whole call, ``[1 or B, length]``."""
+        query_positions, key_positions = call.query_positions, call.key_positions
+        if query_positions is None or key_positions is None:
+            query_length, key_length = call.query.shape[2], call.key.shape[2]
+            key_positions = torch.arange(key_length, device=call.query.device)[None]
+            start = key_length - query_length
+            query_positions = torch.arange(start, key_length, device=call.query.device)[None]
+        return cls(
+            query_positions,
+            key_positions,
+            call.key_mask,
+            call.query_documents,
+            call.key_documents,
+            call.is_causal,
+            call.window,
+            call.sinks,
+        )
+
+    @property
+    def rows(self) -> int:
+        """How many batch rows differ: 1 when all share one geometry."""
+        parts = (self.query_positions, self.key_positions, self.key_mask)
+        parts += (self.query_documents, self.key_documents)
+        return max(part.shape[0] for part in parts if part is not None)
+
+    def row(self, index: int) -> "Geometry":
+        """The geometry of one batch row, ``[length]``."""
+
+        def pick(part: Tensor | None) -> Tensor | None:
+            return None if part is None else part[min(index, part.shape[0] - 1)]
+
+        query_positions, key_positions = pick(self.query_positions), pick(self.key_positions)
+        assert query_positions is not None
+        assert key_positions is not None
+        return Geometry(
+            query_positions,
+            key_positions,
+            pick(self.key_mask),
+            pick(self.query_documents),
+            pick(self.key_documents),
+            self.is_causal,
+            self.window,
+            self.sinks,
+        )
+
+    def tile(self, queries: slice, keys: slice) -> "Geometry":
+        """The geometry of some queries and some keys; a negative step runs backwards."""
+        return Geometry(
+            _cut(self.query_positions, queries),
+            _cut(self.key_positions, keys),
+            None if self.key_mask is None else _cut(self.key_mask, keys),
+            None if self.query_documents is None else _cut(self.query_documents, queries),
+            None if self.key_documents is None else _cut(self.key_documents, keys),
+            self.is_causal,
+            self.window,
+            self.sinks,
+        )
+
+    @cached_property
+    def distance(self) -> Tensor:
+        """The distance of every pair, ``[..., Lq, Lk]``; 0 where causality hides the key."""
+        offset = self.query_positions.unsqueeze(-1) - self.key_positions.unsqueeze(-2)
+        return offset.clamp_min(0) if self.is_causal else offset.abs()
+
+    @cached_property
+    def sink(self) -> Tensor | None:
+        """Which keys are sinks, ``[..., 1, Lk]``; None when there are none by definition."""
+        if self.sinks == 0:
+            return None
+        return (self.key_positions < self.sinks).unsqueeze(-2)
+
+    @cached_property
+    def visible(self) -> Tensor:
+        """Which pairs are visible, bool ``[..., Lq, Lk]`` (leading dimensions broadcast)."""
+        queries, keys = self.query_positions.unsqueeze(-1), self.key_positions.unsqueeze(-2)
+        visible = queries >= keys if self.is_causal else torch.ones_like(queries == keys)
+        if self.window is not None:
+            near = self.distance < self.window
+            visible = visible & (near if self.sink is None else near | self.sink)
+        if self.query_documents is not None and self.key_documents is not None:
+            same = self.query_documents.unsqueeze(-1) == self.key_documents.unsqueeze(-2)
+            visible = visible & same
+        if self.key_mask is not None:
+            visible = visible & self.key_mask.unsqueeze(-2)
+        return visible
+
+
+def _cut(tensor: Tensor, part: slice) -> Tensor:
+    if part.step == -1:
+        return tensor[..., part.start : part.stop].flip(-1)
+    return tensor[..., part]
+
+
+class BlockMap:
+    """Which tiles of a one-row geometry hold no visible pair, and which nothing but visible pairs.
+
+    Judged from the extremes of each block, in memory linear in the number of blocks. A tile called
+    empty is empty and a tile called full is full; a tile called neither may still be either.
+    """
+
+    def __init__(self, geometry: Geometry, query_block: int, key_block: int) -> None:
+        self.geometry = geometry
+        mask = geometry.key_mask
+        self.query_low, self.query_high = _extremes(geometry.query_positions, query_block)
+        self.key_low, self.key_high = _extremes(geometry.key_positions, key_block, mask)
+        self.all_unmasked = None
+        if mask is not None:
+            self.all_unmasked = _blocks(mask, key_block, fill=True).all(-1)
+        if geometry.query_documents is not None and geometry.key_documents is not None:
+            self.query_documents = _extremes(geometry.query_documents, query_block)
+            self.key_documents = _extremes(geometry.key_documents, key_block, mask)
+
+    def rows(self, index: int | Tensor) -> tuple[Tensor, Tensor]:
+        """Which key blocks may hold visible pairs with a query block, and which only visible ones.
+
+        ``[key blocks]`` for one query block; ``[queries, key blocks]`` for an index ``[queries, 1]``.
+        """
+        geometry = self.geometry
+        low, high = self.query_low[index], self.query_high[index]
+        # Blocks whose keys are all masked have crossed extremes: low above high.
+        some = self.key_low <= self.key_high
+        full = some if self.all_unmasked is None else self.all_unmasked
+        if geometry.is_causal:
+            some = some & (self.key_low <= high)
+            full = full & (self.key_high <= low)
+        if geometry.window is not None:
+            nearest = torch.maximum(low - self.key_high, self.key_low - high)
+            farthest = torch.maximum(high - self.key_low, self.key_high - low)
+            some_near, all_near = nearest < geometry.window, farthest < geometry.window
+            if geometry.sinks > 0:
+                some_near = some_near | (self.key_low < geometry.sinks)
+                all_near = all_near | (self.key_high < geometry.sinks)
+            some, full = some & some_near, full & all_near
+        if geometry.query_documents is not None:
+            first, last = (extreme[index] for extreme in self.query_documents)
+            key_first, key_last = self.key_documents
+            some = some & (key_first <= last) & (first <= key_last)
+            full = full & (key_first == key_last) & (first == last) & (first == key_first)
+        return some, some & full
+
+
+def _extremes(values: Tensor, block: int, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The least and the greatest of each block, masked ones left out."""
+    least, greatest = torch.iinfo(values.dtype).min // 4, torch.iinfo(values.dtype).max // 4
+    low = values if mask is None else values.masked_fill(~mask, greatest)
+    high = values if mask is None else values.masked_fill(~mask, least)
+    return (
+        _blocks(low, block, fill=greatest).amin(-1),
+        _blocks(high, block, fill=least).amax(-1),
+    )
+
+
+def _blocks(values: Tensor, block: int, fill: int | bool) -> Tensor:
+    """``[length]`` as ``[blocks, block]``, the last block filled up."""
+    missing = -values.shape[0] % block
+    filling = values.new_full((missing,), fill)
+    return torch.cat([values, filling]).reshape(-1, block)

@@ -1,0 +1,42 @@
+"""The commands of `sia`, gathered."""
+
+from typing import Annotated
+
+import typer
+
+from .. import __version__
+from .demo import demo
+from .doctor import doctor
+
+app = typer.Typer(
+    help="Scale-invariant attention: train on short contexts, work on long ones.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    # Plain messages: a box around an error would break paths and reasons across its lines.
+    rich_markup_mode=None,
+)
+app.command()(demo)
+app.command()(doctor)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"scale-invariant-attention {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _sia(
+    context: typer.Context,
+    version: Annotated[  # noqa: ARG001  its callback does the work
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_print_version, is_eager=True),
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main() -> None:
+    """Run the command line."""
+    app(prog_name="sia")

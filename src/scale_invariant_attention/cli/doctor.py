@@ -1,0 +1,92 @@
+"""`sia doctor`: what this machine is, and which backends work on it."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from .machine import UNKNOWN, Gpu, Machine, inspect_machine
+from .page import Page
+from .self_check import Check, check_backends
+
+
+def doctor(
+    compiled: Annotated[
+        bool,
+        typer.Option(
+            "--compile", help="Also check the backends that compile first, for some seconds."
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show versions and hardware, and check the backends.
+
+    Exits with 1 if a backend that should run is wrong.
+    """
+    machine = inspect_machine()
+    devices = ["cpu", "cuda"] if machine.gpus else ["cpu"]
+    checks = [check for name in devices for check in check_backends(name, compiled=compiled)]
+    failed = [check for check in checks if check.passed is False]
+    if as_json:
+        report = asdict(machine) | {"backends": [asdict(check) for check in checks]}
+        typer.echo(json.dumps(report | {"ok": not failed}, indent=2))
+    else:
+        _print(machine, checks)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _print(machine: Machine, checks: Iterable[Check]) -> None:
+    page = Page()
+    page.facts(
+        [
+            *machine.versions.items(),
+            ("platform", machine.platform),
+            ("CPU", machine.cpu),
+            ("instructions", _instructions(machine)),
+            ("cores", f"{machine.cores or UNKNOWN}; torch threads: {machine.torch_threads}"),
+            ("memory", _gibibytes(machine.memory_bytes)),
+            *(("GPU", gpu) for gpu in map(_gpu, machine.gpus)),
+            *([] if machine.gpus else [("GPU", "none that torch can use")]),
+        ]
+    )
+    page.heading("Backends")
+    page.table(
+        ("device", "backend", "runs", "self-check in float32"),
+        [
+            (check.device, check.backend, "no" if check.absence else "yes", _verdict(check))
+            for check in checks
+        ],
+    )
+
+
+def _verdict(check: Check) -> str:
+    if check.absence is not None:
+        return check.absence
+    if check.passed is None:
+        return "not run: it compiles for some seconds; add --compile"
+    if check.problem is not None:
+        return f"FAILED: {check.problem}"
+    verdict = "OK" if check.passed else "FAILED"
+    return f"{verdict}: max error {check.error:.1e}, allowed {check.allowed:.1e}"
+
+
+def _instructions(machine: Machine) -> str:
+    known = machine.instruction_sets
+    listed = (
+        UNKNOWN
+        if known is None
+        else ", ".join(f"{name} {'yes' if has else 'no'}" for name, has in known.items())
+    )
+    return f"{listed}; torch uses {machine.torch_cpu_capability}"
+
+
+def _gpu(gpu: Gpu) -> str:
+    memory = _gibibytes(gpu.memory_bytes)
+    return f"{gpu.name}, {memory}, compute capability {gpu.compute_capability}"
+
+
+def _gibibytes(size: int | None) -> str:
+    return UNKNOWN if size is None else f"{size / 2**30:.1f} GiB"

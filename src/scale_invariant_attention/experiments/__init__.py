@@ -1,0 +1,1 @@
+"""What the package can show: one file for each demonstration, table or figure."""

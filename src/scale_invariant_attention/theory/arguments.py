@@ -1,0 +1,84 @@
+"""Checks that turn a caller's number into the one a formula needs, or say what would be right."""
+
+import math
+import operator
+from numbers import Real
+
+
+def real_number(name: str, value: object) -> float:
+    """`value` as a finite float; `name` is what the error calls it.
+
+    >>> real_number("tau", 10)
+    10.0
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(
+            f"{name} must be a real number, got {value!r} ({type(value).__name__}); "
+            f"pass an int or a float"
+        )
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{name} must be finite, got {value!r}; pass a finite number")
+    return number
+
+
+def positive_number(name: str, value: object) -> float:
+    """`value` as a finite float above zero.
+
+    >>> positive_number("tau", 0)
+    Traceback (most recent call last):
+    ValueError: tau must satisfy tau > 0, got 0; pass a positive number
+    """
+    number = real_number(name, value)
+    if number <= 0:
+        raise ValueError(f"{name} must satisfy {name} > 0, got {value!r}; pass a positive number")
+    return number
+
+
+def ratio_above_one(ratio: object) -> float:
+    """`ratio` as a finite float above one, the width of a range `[t, ratio * t)`.
+
+    >>> ratio_above_one(10)
+    10.0
+    """
+    number = real_number("ratio", ratio)
+    if number <= 1:
+        raise ValueError(
+            f"ratio must satisfy ratio > 1, got {ratio!r}; "
+            f"the range [t, ratio * t) is empty otherwise"
+        )
+    return number
+
+
+def integer(name: str, value: object, at_least: int | None = None) -> int:
+    """`value` as an int, no smaller than `at_least`.
+
+    >>> integer("samples", 64, at_least=2)
+    64
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(
+            f"{name} must be an integer, got {value!r} ({type(value).__name__}); pass an int"
+        )
+    number = operator.index(value)
+    if at_least is not None and number < at_least:
+        raise ValueError(
+            f"{name} must satisfy {name} >= {at_least}, got {number}; pass a larger one"
+        )
+    return number
+
+
+def distance_range(start: object, stop: object) -> tuple[int, int]:
+    """The bounds of the non-empty range `[start, stop)` of integer distances.
+
+    >>> distance_range(10, 100)
+    (10, 100)
+    """
+    first = integer("start", start, at_least=0)
+    end = integer("stop", stop)
+    if end <= first:
+        raise ValueError(
+            f"stop must satisfy stop > start, got stop={end} and start={first}; "
+            f"the range [start, stop) needs at least one distance"
+        )
+    return first, end

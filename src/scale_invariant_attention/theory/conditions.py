@@ -1,0 +1,141 @@
+"""What scale invariance asks of a schedule, and the quantities that show whether it holds.
+
+With `L_t ~ N(m_t, a_t^2)` the Gaussian identities give
+
+    E[e^L_t]     = exp(m_t + a_t^2 / 2)
+    E[L_t e^L_t] = (m_t + a_t^2) * exp(m_t + a_t^2 / 2)
+
+Total attention is scale-invariant if the first, summed over `[t, ratio * t)`, neither vanishes nor
+grows with `t`; unnormalised sparsity is if the second does the same.
+"""
+
+import math
+from collections.abc import Callable
+
+from torch import Tensor
+
+from .arguments import distance_range
+from .distance import at_distance, distance_chunks
+from .precision import in_float64
+from .running_softmax import RunningSoftmax
+from .schedules import LogitSchedule
+
+# Terms summed at a time: two megabytes per intermediate tensor.
+_CHUNK = 2**18
+
+
+def expected_weight(schedule: LogitSchedule, distance: Tensor) -> Tensor:
+    """`E[e^L_t] = exp(m_t + a_t^2/2)`, of the shape of `distance`.
+
+    Computed in float64. A floating `distance` gives its own dtype, an integer one float64.
+
+    >>> import torch
+    >>> from scale_invariant_attention.theory import Plain
+    >>> expected_weight(Plain(), torch.tensor([0, 10]))
+    tensor([1.6487, 1.6487], dtype=torch.float64)
+    """
+
+    def formula(t: Tensor) -> Tensor:
+        return (schedule.bias(t) + schedule.gain(t).square() / 2).exp()
+
+    return at_distance(distance, formula)
+
+
+def expected_weight_log_weight(schedule: LogitSchedule, distance: Tensor) -> Tensor:
+    """`E[L_t e^L_t] = (m_t + a_t^2) exp(m_t + a_t^2/2)`; shape and dtype as in `expected_weight`.
+
+    >>> import torch
+    >>> from scale_invariant_attention.theory import ScaleInvariantTransform
+    >>> expected_weight_log_weight(ScaleInvariantTransform(), torch.tensor([0, 10]))
+    tensor([1.6487, 0.8244], dtype=torch.float64)
+    """
+
+    def formula(t: Tensor) -> Tensor:
+        mean, variance = schedule.bias(t), schedule.gain(t).square()
+        return (mean + variance) * (mean + variance / 2).exp()
+
+    return at_distance(distance, formula)
+
+
+def expected_range_mass(schedule: LogitSchedule, start: int, stop: int) -> float:
+    """`E[Z[start, stop)]`: the expected weight summed over the integers of `[start, stop)`.
+
+    >>> from scale_invariant_attention.theory import ScaleInvariantTransform
+    >>> round(expected_range_mass(ScaleInvariantTransform(), 1000, 10_000), 4)
+    37.823
+    """
+    return _sum_over_range(lambda t: expected_weight(schedule, t), start, stop)
+
+
+def expected_range_negentropy(schedule: LogitSchedule, start: int, stop: int) -> float:
+    """`E[N[start, stop)]`: the expected weight times log-weight summed over `[start, stop)`.
+
+    >>> from scale_invariant_attention.theory import Plain
+    >>> round(expected_range_negentropy(Plain(), 0, 1000), 1)
+    1648.7
+    """
+    return _sum_over_range(lambda t: expected_weight_log_weight(schedule, t), start, stop)
+
+
+def _sum_over_range(formula: Callable[[Tensor], Tensor], start: int, stop: int) -> float:
+    chunks = distance_chunks(*distance_range(start, stop), _CHUNK)
+    return math.fsum(formula(chunk).sum().item() for chunk in chunks)
+
+
+def range_entropy(weights: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
+    """Entropy in nats of `weights` `[..., n]` renormalised inside `[start, stop)` of dimension `n`.
+
+    `H = log Z - N/Z` with `Z = sum w` and `N = sum w log w`. The weights need not sum to one; zeros
+    contribute nothing, and a range of zeros alone has entropy 0: nothing is spread over nothing.
+    Returns `[...]`, computed in float64; floating weights give their own dtype, integers float64.
+
+    >>> import torch
+    >>> range_entropy(torch.tensor([9.0, 1.0, 1.0, 0.0]), start=1).exp()
+    tensor(2.)
+    """
+
+    def formula(exact: Tensor) -> Tensor:
+        valid = (exact >= 0) & (exact < math.inf)
+        if not bool(valid.all()):
+            raise ValueError(
+                f"weights must be finite and non-negative, got {exact[~valid][0].item()}; "
+                f"pass attention weights, or give logits to range_entropy_from_logits"
+            )
+        return _entropy_inside("weights", exact.log(), start, stop)
+
+    return in_float64("weights", weights, formula)
+
+
+def range_entropy_from_logits(logits: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
+    """`range_entropy` of `exp(logits)`, for logits `[..., n]` of any size; -inf is a zero weight.
+
+    >>> import torch
+    >>> range_entropy_from_logits(torch.tensor([1e4, 1e4, -torch.inf])).exp()
+    tensor(2.)
+    """
+
+    def formula(exact: Tensor) -> Tensor:
+        valid = exact < math.inf
+        if not bool(valid.all()):
+            raise ValueError(
+                f"logits must be finite or -inf, got {exact[~valid][0].item()}; "
+                f"pass logits without NaN or +inf"
+            )
+        return _entropy_inside("logits", exact, start, stop)
+
+    return in_float64("logits", logits, formula)
+
+
+def _entropy_inside(name: str, logits: Tensor, start: int, stop: int | None) -> Tensor:
+    if logits.dim() == 0:
+        raise ValueError(
+            f"{name} must have at least one dimension, got a scalar; pass a tensor [..., n]"
+        )
+    size = logits.shape[-1]
+    first, end = distance_range(start, size if stop is None else stop)
+    if end > size:
+        raise ValueError(
+            f"stop must satisfy stop <= {size}, the last dimension of {name}, got {end}; "
+            f"pass a smaller stop, or leave it out"
+        )
+    return RunningSoftmax([logits[..., first:end]]).entropy

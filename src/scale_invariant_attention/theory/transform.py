@@ -1,0 +1,162 @@
+"""The scale-invariant transform: a gain and a bias for the logit at every distance.
+
+    L_t = a_t * S_t + m_t
+    a_t^2 = 2 * (log(t/tau + 1) - log(alpha) + beta/alpha)
+    m_t = -a_t^2 + beta/alpha
+
+For scores `S_t ~ N(0, 1)` this makes `E[e^L_t] = alpha / (t/tau + 1)` and
+`E[L_t e^L_t] = beta / (t/tau + 1)`, so that every range `[t, ratio * t)` of distances keeps its
+expected mass and negentropy as `t` grows.
+"""
+
+import math
+import sys
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .arguments import distance_range, positive_number, ratio_above_one
+from .distance import at_distance
+
+# Relative size of what the caller's own arithmetic may have rounded off.
+_ROUNDING = 4 * sys.float_info.epsilon
+
+
+@dataclass(frozen=True)
+class ScaleInvariantTransform:
+    """Gain `a_t` and bias `m_t` with `tau`, the distance below which context counts as local.
+
+    `alpha` and `beta` set the expected weight and the expected weight times log-weight at distance
+    zero. The defaults are the only pair that leaves distance zero alone: gain 1 and bias 0.
+    Valid for `tau > 0`, `alpha > 0` and `beta >= alpha * log(alpha)` with `beta > 0`.
+
+    >>> transform = ScaleInvariantTransform(tau=10.0)
+    >>> transform.gain(torch.tensor([0, 10, 1000]))
+    tensor([1.0000, 1.5448, 3.1985], dtype=torch.float64)
+    >>> transform.bias(torch.tensor([0, 10, 1000]))
+    tensor([ 0.0000, -1.3863, -9.2302], dtype=torch.float64)
+    """
+
+    tau: float = 10.0
+    alpha: float = math.exp(0.5)
+    beta: float = math.exp(0.5)
+
+    def __post_init__(self) -> None:
+        for name in ("tau", "alpha", "beta"):
+            object.__setattr__(self, name, positive_number(name, getattr(self, name)))
+        if self._headroom < 0:
+            raise ValueError(
+                f"beta must satisfy beta >= alpha * log(alpha), got beta={self.beta!r} and "
+                f"alpha={self.alpha!r}; pass beta >= {self.alpha * math.log(self.alpha)!r}"
+            )
+        if not math.isfinite(self._local_variance):
+            raise ValueError(
+                f"beta must satisfy beta / alpha < infinity, got beta={self.beta!r} and "
+                f"alpha={self.alpha!r}; pass a larger alpha or a smaller beta"
+            )
+
+    @property
+    def _headroom(self) -> float:
+        """`beta - alpha log(alpha)`, exactly 0 for a beta on the boundary but for rounding."""
+        boundary = self.alpha * math.log(self.alpha)
+        on_boundary = math.isclose(
+            self.beta, boundary, rel_tol=_ROUNDING, abs_tol=_ROUNDING * self.alpha
+        )
+        return 0.0 if on_boundary else self.beta - boundary
+
+    @property
+    def _local_variance(self) -> float:
+        """`a_0^2`, in the form that is exactly 1 for the defaults and exactly 0 on the boundary."""
+        return 2 * (self._headroom / self.alpha)
+
+    def _growth(self, distance: Tensor) -> Tensor:
+        """`a_t^2 - a_0^2 = m_0 - m_t`."""
+        return 2 * torch.log1p(distance / self.tau)
+
+    def gain(self, distance: Tensor) -> Tensor:
+        """`a_t = sqrt(2 log1p(t/tau) + a_0^2)`, of the shape of `distance`.
+
+        Computed in float64. A floating `distance` gives its own dtype, an integer one float64.
+        Distances below zero count as zero.
+
+        >>> ScaleInvariantTransform().gain(torch.tensor(0.0))
+        tensor(1.)
+        """
+        return at_distance(distance, lambda t: (self._growth(t) + self._local_variance).sqrt())
+
+    def bias(self, distance: Tensor) -> Tensor:
+        """`m_t = -2 log1p(t/tau) + m_0`, of the shape of `distance`; dtypes as in `gain`.
+
+        >>> ScaleInvariantTransform().bias(torch.tensor([-1, 0]))
+        tensor([0., 0.], dtype=torch.float64)
+        """
+        local_bias = self.beta / self.alpha - self._local_variance
+        return at_distance(distance, lambda t: local_bias - self._growth(t))
+
+    def expected_weight(self, distance: Tensor) -> Tensor:
+        """`E[e^L_t] = alpha / (t/tau + 1)`, of the shape of `distance`; dtypes as in `gain`.
+
+        >>> ScaleInvariantTransform().expected_weight(torch.tensor([0, 10]))
+        tensor([1.6487, 0.8244], dtype=torch.float64)
+        """
+        return at_distance(distance, lambda t: self.alpha / (t / self.tau + 1))
+
+    def range_mass(self, start: int, stop: int) -> float:
+        """Expected sum of weights over the integers of `[start, stop)`, in constant time.
+
+        `alpha tau (digamma(stop + tau) - digamma(start + tau))`.
+
+        >>> round(ScaleInvariantTransform().range_mass(100, 1000), 4)
+        36.6228
+        """
+        return self.alpha * self.tau * _reciprocal_sum(*distance_range(start, stop), self.tau)
+
+    def range_negentropy(self, start: int, stop: int) -> float:
+        """Expected sum of weight times log-weight over the integers of `[start, stop)`.
+
+        `beta tau (digamma(stop + tau) - digamma(start + tau))`, in constant time.
+
+        >>> round(ScaleInvariantTransform(beta=2.0).range_negentropy(100, 1000), 4)
+        44.4256
+        """
+        return self.beta * self.tau * _reciprocal_sum(*distance_range(start, stop), self.tau)
+
+    def range_mass_limit(self, ratio: float) -> float:
+        """`alpha tau ln(ratio)`: the limit of the mass of `[t, ratio * t)` as `t` grows.
+
+        >>> round(ScaleInvariantTransform().range_mass_limit(10), 4)
+        37.9632
+        """
+        return self.alpha * self.tau * math.log(ratio_above_one(ratio))
+
+    def range_negentropy_limit(self, ratio: float) -> float:
+        """`beta tau ln(ratio)`: the limit of the negentropy of `[t, ratio * t)` as `t` grows.
+
+        >>> round(ScaleInvariantTransform(beta=2.0).range_negentropy_limit(10), 4)
+        46.0517
+        """
+        return self.beta * self.tau * math.log(ratio_above_one(ratio))
+
+
+def _reciprocal_sum(start: int, stop: int, shift: float) -> float:
+    """`sum of 1/(t + shift)` over the integers of `[start, stop)`, accurate to rounding.
+
+    It is `digamma(stop + shift) - digamma(start + shift)`, but that difference loses the digits of
+    a narrow range far away. The asymptotic series, subtracted term by term, keeps them; the terms
+    nearest zero, where the series does not converge, are added one by one first.
+    """
+    total = 0.0
+    while start < stop and start + shift < 16:
+        total += 1 / (start + shift)
+        start += 1
+    low = start + shift
+    width = stop - start
+    near, far = 1 / low, 1 / (low + width)
+    # B_2k / 2k: the coefficients of x^-2k in log(x) - 1/(2x) - digamma(x).
+    coefficients = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132)
+    series = sum(
+        coefficient * (near**power - far**power)
+        for coefficient, power in zip(coefficients, range(2, 12, 2), strict=True)
+    )
+    return total + math.log1p(width / low) + (near - far) / 2 + series

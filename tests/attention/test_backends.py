@@ -1,0 +1,91 @@
+"""Which backend runs, and that one asked for by name is never replaced."""
+
+import pytest
+import torch
+
+import scale_invariant_attention as sia
+from scale_invariant_attention.attention import backends
+
+
+@pytest.fixture
+def query():
+    return torch.randn(1, 2, 8, 4)
+
+
+def test_available_and_unavailable_share_out_all_names():
+    for device in ("cpu", "cuda", "meta", torch.device("cpu")):
+        available, unavailable = sia.available_backends(device), sia.unavailable_backends(device)
+        assert {*available, *unavailable} == {"reference", "tiled", "flex"}
+        assert not {*available} & {*unavailable}
+        assert all(unavailable.values())
+
+
+def test_flex_says_why_it_is_absent(monkeypatch):
+    assert "meta" in sia.unavailable_backends("meta")["flex"]
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert "compiler" in sia.unavailable_backends("cpu")["flex"]
+    monkeypatch.setattr("torch.cpu._is_avx2_supported", lambda: False)
+    assert "AVX2" in sia.unavailable_backends("cpu")["flex"]
+
+
+def test_an_absent_backend_raises_with_the_reason(monkeypatch, query):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(NotImplementedError, match="'flex'.*compiler"):
+        sia.scale_invariant_attention(query, query, query, backend="flex")
+
+
+DECLINED = [
+    ({"grad": "query"}, "no backward on CPUs"),
+    ({"grad": "tau"}, "no gradients for the gain and bias tables or tau"),
+    ({"return_lse": True}, "no log-sum-exp on CPUs"),
+    ({"dtype": torch.float64}, "float64"),
+]
+
+
+@pytest.mark.parametrize(("case", "reason"), DECLINED, ids=str)
+def test_flex_declines_by_name_and_auto_takes_another(query, case, reason):
+    query = query.to(case.get("dtype", torch.float32)).requires_grad_(case.get("grad") == "query")
+    tau = torch.tensor(10.0, requires_grad=case.get("grad") == "tau")
+    settings = {"tau": tau, "return_lse": case.get("return_lse", False)}
+    with pytest.raises(NotImplementedError, match=reason):
+        sia.scale_invariant_attention(query, query, query, backend="flex", **settings)
+    with pytest.raises(NotImplementedError, match=reason):
+        sia.backend_for(query, query, query, backend="flex", **settings)
+    assert sia.backend_for(query, query, query, **settings) == "tiled"
+
+
+def test_tables_that_learn_are_declined_by_flex(query):
+    affine = sia.DistanceAffine(torch.ones(8), torch.zeros(8, requires_grad=True))
+    with pytest.raises(NotImplementedError, match="tables"):
+        sia.distance_affine_attention(query, query, query, affine, backend="flex")
+    with torch.no_grad():
+        assert sia.backend_for(query, query, query, affine, backend="flex") == "flex"
+
+
+@pytest.mark.parametrize("name", ["reference", "tiled"])
+def test_the_backend_asked_for_is_the_one_that_runs(monkeypatch, query, name):
+    ran = []
+    for known, backend in list(backends.BACKENDS.items()):
+
+        def recording(call, return_lse, known=known, run=backend.attention):
+            ran.append(known)
+            return run(call, return_lse)
+
+        recorded = backends.Backend(known, recording, backend.absence, backend.objection)
+        monkeypatch.setitem(backends.BACKENDS, known, recorded)
+    sia.scale_invariant_attention(query, query, query, backend=name)
+    assert ran == [name]
+    sia.scale_invariant_attention(query, query, query)
+    assert ran == [name, sia.backend_for(query, query, query)]
+
+
+def test_auto_on_a_cpu_is_tiled(query):
+    assert sia.backend_for(query, query, query) == "tiled"
+    assert sia.backend_for(query, query, query, window=3, sinks=1, is_causal=False) == "tiled"
+
+
+def test_backend_for_checks_the_call_too(query):
+    with pytest.raises(ValueError, match="window"):
+        sia.backend_for(query, query, query, window=0)
+    with pytest.raises(ValueError, match="'nonsense'"):
+        sia.backend_for(query, query, query, backend="nonsense")

@@ -1,0 +1,134 @@
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from scale_invariant_attention.attention import reference
+from scale_invariant_attention.attention.backends import BACKENDS
+from scale_invariant_attention.cli import app, machine
+
+REASON = "it needs a compiler, a driver, a licence and more patience than this machine has to give"
+
+
+@pytest.fixture(autouse=True)
+def absent_flex(monkeypatch):
+    install(monkeypatch, "flex", absence=lambda _: REASON)
+
+
+def install(monkeypatch, name, **changes):
+    monkeypatch.setitem(BACKENDS, name, replace(BACKENDS[name], **changes))
+
+
+def doctor(*options):
+    return CliRunner().invoke(app, ["doctor", *options])
+
+
+def row(run, backend):
+    (found,) = (line for line in run.output.splitlines() if f" {backend} " in line)
+    return found
+
+
+def test_every_backend_is_listed_and_an_unavailable_one_says_why():
+    run = doctor()
+    assert run.exit_code == 0
+    for backend in ("reference", "tiled"):
+        assert "OK: max error" in row(run, backend)
+    assert all(name in run.output for name in BACKENDS)
+    assert REASON in row(run, "flex")
+
+
+def test_versions_and_hardware_are_shown():
+    run = doctor()
+    assert torch.__version__ in run.output
+    assert f"torch threads: {torch.get_num_threads()}" in run.output
+    assert torch.backends.cpu.get_cpu_capability() in run.output
+
+
+def test_json_says_the_same():
+    run = doctor("--json")
+    report = json.loads(run.output)
+    assert run.exit_code == 0
+    assert report["ok"]
+    assert report["versions"]["torch"] == torch.__version__
+    checks = {check["backend"]: check for check in report["backends"]}
+    assert set(checks) == set(BACKENDS)
+    assert checks["flex"]["absence"] == REASON
+    assert checks["tiled"]["passed"]
+    assert checks["tiled"]["error"] <= checks["tiled"]["allowed"]
+
+
+def slightly_wrong(call, _):
+    out, lse = reference.attention(call)
+    return out + 1e-4, lse
+
+
+def not_a_number(call, _):
+    out, lse = reference.attention(call)
+    return out * torch.nan, lse
+
+
+def broken(*_):
+    raise RuntimeError("the kernel [v2] did not load")
+
+
+@pytest.mark.parametrize(
+    ("attention", "said"),
+    [
+        (slightly_wrong, "FAILED: max error 1.0e-04"),
+        (not_a_number, "FAILED: FloatingPointError: the output is not finite"),
+        (broken, "FAILED: RuntimeError: the kernel [v2] did not load"),
+    ],
+)
+@pytest.mark.parametrize("backend", ["reference", "tiled"])
+def test_a_wrong_backend_fails_the_self_check(monkeypatch, backend, attention, said):
+    install(monkeypatch, backend, attention=attention)
+    run = doctor()
+    assert run.exit_code == 1
+    assert said in row(run, backend)
+
+
+@pytest.mark.parametrize("attention", [slightly_wrong, not_a_number, broken])
+def test_json_tells_of_a_wrong_backend(monkeypatch, attention):
+    install(monkeypatch, "tiled", attention=attention)
+    run = doctor("--json")
+    assert run.exit_code == 1
+    # Strictly JSON, which has no NaN.
+    report = json.loads(run.output, parse_constant=pytest.fail)
+    assert not report["ok"]
+    assert [c["backend"] for c in report["backends"] if c["passed"] is False] == ["tiled"]
+
+
+def test_backends_that_compile_are_checked_only_on_request(monkeypatch):
+    calls = []
+
+    def counted(call, _):
+        calls.append(call)
+        return reference.attention(call)
+
+    install(monkeypatch, "flex", attention=counted, absence=lambda _: None)
+    assert "add --compile" in row(doctor(), "flex")
+    assert not calls
+    assert "OK: max error" in row(doctor("--compile"), "flex")
+    assert len(calls) == 1
+
+
+def test_a_system_that_tells_little_is_described_as_unknown(monkeypatch):
+    monkeypatch.setattr(machine, "_cpuinfo", dict)
+    monkeypatch.setattr(machine, "_memory_bytes", lambda: None)
+    monkeypatch.setattr(machine, "_cores", lambda: None)
+    monkeypatch.setattr(machine.platform, "processor", str)
+    run = doctor()
+    assert run.exit_code == 0
+    assert run.output.count(machine.UNKNOWN) == 4
+
+
+def test_a_gpu_is_described(monkeypatch):
+    gpu = machine.Gpu("Some GPU", 80 * 2**30, "9.0")
+    monkeypatch.setattr(machine, "_gpus", lambda: [gpu])
+    for name in BACKENDS:
+        install(monkeypatch, name, absence=lambda _: REASON)
+    run = doctor()
+    assert "Some GPU, 80.0 GiB, compute capability 9.0" in run.output
+    assert run.output.count("cuda ") == len(BACKENDS)

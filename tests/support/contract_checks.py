@@ -1,0 +1,86 @@
+"""What every backend must fulfil on every random contract; used by the tests and by `make fuzz`."""
+
+import random
+
+import torch
+from error_budgets import Judge, Results, public_call, run
+from random_contracts import Contract
+from torch import Tensor
+
+from scale_invariant_attention.attention import tiled
+from scale_invariant_attention.attention.contract import checked_call
+from scale_invariant_attention.attention.visibility import Geometry
+
+
+def failures(contract: Contract) -> list[str]:
+    """All that goes wrong with a contract, in words; empty when nothing does."""
+    judge = Judge(contract)
+    found = []
+    for backend in ("reference", "tiled"):
+        found += [f"{backend}: {v}" for v in judge.violations(run(contract, public_call(backend)))]
+    found += [f"small tiles: {v}" for v in judge.violations(with_small_tiles(contract))]
+    backend = ("reference", "tiled")[contract.seed % 2]
+    found += [f"{backend}, hidden NaN: {v}" for v in hidden_nan_leaks(contract, backend)]
+    return found
+
+
+def with_small_tiles(contract: Contract) -> Results:
+    """The tiled backend with tiles so small that short sequences have many."""
+    rng = random.Random(contract.seed)
+    call = call_of(contract)
+    queries = -(-call.query.shape[2] // rng.randint(1, 5))
+    keys = -(-call.key.shape[2] // rng.randint(1, 5))
+    size = tiled.TileSize(queries, keys, queries * keys * rng.choice((1, 2, 9)))
+    out, lse = tiled.forward(call, size)
+    grad_lse = contract.grad_lse.to(lse.dtype).masked_fill(lse == -torch.inf, 0)
+    grad_out = contract.grad_out.to(out.dtype)
+    grads = tiled.backward(call, out, lse, grad_out, grad_lse, True, size)._asdict()
+    out = out.to(contract.query.dtype)
+    return Results(
+        out, lse, {name: grads[name].view_as(t) for name, t in contract.inputs.items()}
+    )
+
+
+def call_of(contract: Contract, inputs: dict[str, Tensor] | None = None):
+    """The checked call of a contract."""
+    tensors, settings = contract.arguments(inputs or contract.inputs)
+    affine = settings.pop("affine", None)
+    tau = settings.pop("tau", 10.0 if affine is None else None)
+    return checked_call(*tensors, affine=affine, tau=tau, **settings)
+
+
+def hidden_nan_leaks(contract: Contract, backend: str) -> list[str]:
+    """Put NaN into some keys and values: what the queries that do not see them give must not change.
+
+    Queries that do see them get no gradient in either run. Compared to the bit.
+    """
+    rng = random.Random(contract.seed)
+    visible = Geometry.of(call_of(contract)).visible
+    visible = visible.expand(contract.query.shape[0], -1, -1)
+    keys = contract.key.shape[2]
+    chosen = torch.zeros(keys, dtype=torch.bool)
+    chosen[rng.sample(range(keys), rng.randint(1, max(1, keys // 4)))] = True
+    if rng.random() < 0.5:
+        chosen |= ~visible.any(1).any(0)
+    seeing = (visible & chosen).any(-1)  # [B, Lq]
+
+    poisoned = dict(contract.inputs)
+    for name in rng.choice((("key",), ("value",), ("key", "value"))):
+        poisoned[name] = contract.inputs[name].clone()
+        poisoned[name][:, :, chosen] = rng.choice((torch.nan, torch.inf))
+    grad_out = contract.grad_out.masked_fill(seeing[:, None, :, None], 0)
+    clean = run(contract, public_call(backend), grad_out=grad_out).tensors()
+    dirty = run(contract, public_call(backend), inputs=poisoned, grad_out=grad_out).tensors()
+
+    found = []
+    for name in clean:
+        before, after = clean[name], dirty[name]
+        if name in ("out", "lse"):
+            rows = seeing[:, None].expand(before.shape[:3])
+            if not torch.equal(before[~rows], after[~rows]):
+                found.append(f"{name} of queries that do not see it")
+            if name == "out" and not after[rows].isnan().all():
+                found.append("no NaN where it is seen")
+        elif not torch.equal(before, after):
+            found.append(name)
+    return found

@@ -1,0 +1,269 @@
+"""How wrong a backend may be: at most twice (gradients: three times) a plain eager implementation.
+
+Both are measured against the float64 reference. The eager implementation here is written on its own,
+with torch.softmax, and shares no code with the package.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from random_contracts import Contract
+from torch import Tensor
+
+import scale_invariant_attention as sia
+
+
+@dataclass
+class Results:
+    """What a call gives: output, log-sum-exp, and the gradient of every input."""
+
+    out: Tensor
+    lse: Tensor | None
+    grads: dict[str, Tensor]
+
+    def tensors(self) -> dict[str, Tensor]:
+        named = {"out": self.out, **{f"grad of {name}": g for name, g in self.grads.items()}}
+        return named if self.lse is None else {**named, "lse": self.lse}
+
+
+def public_call(backend: str) -> Any:
+    """A function from tensors and settings to (output, log-sum-exp), by the public functions."""
+
+    def attention(tensors: tuple[Tensor, ...], settings: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        function = (
+            sia.distance_affine_attention if "affine" in settings else sia.scale_invariant_attention
+        )
+        return function(*tensors, **settings, return_lse=True, backend=backend)
+
+    return attention
+
+
+def run(
+    contract: Contract,
+    attention: Any,
+    dtype: torch.dtype | None = None,
+    inputs: dict[str, Tensor] | None = None,
+    grad_out: Tensor | None = None,
+) -> Results:
+    """A contract forward and backward, in its own dtype or in another."""
+    inputs = inputs or contract.inputs
+    leaves = {name: _leaf(tensor, dtype) for name, tensor in inputs.items()}
+    tensors, settings = contract.arguments(leaves)
+    out, lse = attention(tensors, settings)
+    grad_out = (contract.grad_out if grad_out is None else grad_out).to(out.dtype)
+    # The log-sum-exp of a row that sees no key is -inf whatever the inputs.
+    grad_lse = contract.grad_lse.to(lse.dtype).masked_fill(lse == -torch.inf, 0)
+    if grad_out.shape[2] and not (grad_out != 0).any(-1).all():
+        grad_lse = grad_lse.masked_fill((grad_out == 0).all(-1), 0)
+    grads = torch.autograd.grad(
+        (out, lse), tuple(leaves.values()), (grad_out, grad_lse), allow_unused=True
+    )
+    named = zip(leaves, grads, strict=True)
+    filled = {n: torch.zeros_like(leaves[n]) if g is None else g for n, g in named}
+    return Results(out.detach(), lse.detach(), filled)
+
+
+def _leaf(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """The same values in the same layout, as a leaf that wants a gradient."""
+    if dtype is not None and dtype != tensor.dtype:
+        tensor = tensor.to(dtype)
+    return tensor.detach().requires_grad_()
+
+
+def oracle(contract: Contract) -> Results:
+    """The float64 reference."""
+    return run(contract, public_call("reference"), torch.float64)
+
+
+def eager(contract: Contract) -> Results:
+    """Plain attention in the contract's own dtype, every intermediate rounded to it."""
+    return run(contract, _eager)
+
+
+@dataclass
+class _Pairs:
+    """Everything by pair of query and key, ``[1 or B, 1 or H, Lq, Lk]`` each."""
+
+    visible: Tensor
+    transformed: Tensor  # visible and no sink
+    distance: Tensor
+    gain: Tensor
+    bias: Tensor
+
+
+def _pairs(tensors: tuple[Tensor, ...], settings: dict[str, Any], wide: torch.dtype) -> _Pairs:
+    queries, keys = tensors[0].shape[2], tensors[1].shape[2]
+    key_positions = settings.get("key_positions", torch.arange(keys)).long()
+    default = torch.arange(keys - queries, keys)
+    if "key_positions" in settings:
+        default = key_positions[..., keys - queries :]
+    query_positions = settings.get("query_positions", default).long()
+    offset = query_positions.unsqueeze(-1) - key_positions.unsqueeze(-2)
+    distance = offset.abs()
+    visible = offset >= 0 if settings["is_causal"] else torch.ones_like(offset, dtype=torch.bool)
+    sink = (key_positions < settings.get("sinks", 0)).unsqueeze(-2).expand_as(offset)
+    if settings.get("sinks", 0) == 0:
+        sink = torch.zeros_like(sink)
+    if "window" in settings:
+        visible = visible & ((distance < settings["window"]) | sink)
+    if "key_documents" in settings:
+        of_keys = settings["key_documents"]
+        of_queries = settings.get("query_documents")
+        of_queries = of_keys[..., keys - queries :] if of_queries is None else of_queries
+        visible = visible & (of_queries.unsqueeze(-1) == of_keys.unsqueeze(-2))
+    if "key_mask" in settings:
+        visible = visible & settings["key_mask"].unsqueeze(-2)
+    visible, distance, sink = (
+        t.unsqueeze(1) if t.ndim == 3 else t[None, None] for t in (visible, distance, sink)
+    )
+    if "affine" in settings:
+        affine = settings["affine"]
+        gain, bias = (_by_distance(table, distance) for table in (affine.gain, affine.bias))
+    else:
+        tau = torch.as_tensor(settings.get("tau", 10.0), dtype=wide).reshape(-1, 1, 1)
+        logarithm = torch.log1p(distance / tau)
+        gain, bias = torch.sqrt(1 + 2 * logarithm), -2 * logarithm
+    gain, bias = torch.where(sink, 1.0, gain), torch.where(sink, 0.0, bias)
+    return _Pairs(visible, visible & ~sink, distance, gain, bias)
+
+
+def _eager(tensors: tuple[Tensor, ...], settings: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    query, key, value = tensors
+    dtype = query.dtype
+    wide = dtype if dtype == torch.float64 else torch.float32
+    group = query.shape[1] // key.shape[1]
+    key, value = (t.repeat_interleave(group, 1) for t in (key, value))
+    pairs = _pairs(tensors, settings, wide)
+    scores = _multiply(query, key.mT) * settings.get("scale", query.shape[3] ** -0.5)
+    logits = pairs.gain.to(dtype) * scores + pairs.bias.to(dtype)
+    logits = logits.masked_fill(~pairs.visible, -torch.inf)
+    anything = pairs.visible.any(-1, keepdim=True)
+    weights = torch.softmax(logits.masked_fill(~anything, 0), -1).masked_fill(~anything, 0)
+    out = _multiply(weights, value)
+    lse = torch.logsumexp(logits.masked_fill(~anything, 0).to(wide), -1)
+    return out, lse.masked_fill(~anything.squeeze(-1), -torch.inf)
+
+
+def magnitudes(contract: Contract, inputs: dict[str, Tensor] | None = None) -> dict[str, float]:
+    """The largest sum of absolute terms behind an element of each result: what one eps is worth.
+
+    Every product and sum of forward and backward with absolute values in it. A weight counts
+    ``1 + |logit|`` fold, because an exponential turns the absolute error of a logit into a relative one.
+    """
+    doubles = {n: t.detach().double() for n, t in (inputs or contract.inputs).items()}
+    tensors, settings = contract.arguments(doubles)
+    query, key, value = tensors
+    group = query.shape[1] // key.shape[1]
+    wide_key, wide_value = (t.repeat_interleave(group, 1) for t in (key, value))
+    scale = abs(settings.get("scale", query.shape[3] ** -0.5))
+    pairs = _pairs(tensors, settings, torch.float64)
+    _, lse = _eager(tensors, settings)
+    scores = query @ wide_key.mT * settings.get("scale", query.shape[3] ** -0.5)
+    weights = torch.exp(pairs.gain * scores + pairs.bias - lse.unsqueeze(-1))
+    weights = torch.where(pairs.visible, weights, 0)
+    score_sizes = scale * (query.abs() @ wide_key.abs().mT)
+    logit_sizes = pairs.gain.abs() * score_sizes + pairs.bias.abs()
+    loud = weights * (1 + logit_sizes)
+
+    grad_out, grad_lse = contract.grad_out.double().abs(), contract.grad_lse.abs()
+    grad_weights = grad_out @ wide_value.abs().mT
+    delta = (loud * grad_weights).sum(-1, keepdim=True) + grad_lse.unsqueeze(-1)
+    grad_logits = loud * (grad_weights + delta)
+    grad_scores = grad_logits * pairs.gain.abs() * scale
+
+    def of_keys(tensor: Tensor) -> Tensor:
+        return tensor.unflatten(1, (-1, group)).sum(2)
+
+    sizes = {
+        "out": loud @ wide_value.abs(),
+        "lse": (loud * (1 + logit_sizes)).sum(-1),
+        "grad of query": grad_scores @ wide_key.abs(),
+        "grad of key": of_keys(grad_scores.mT @ query.abs()),
+        "grad of value": of_keys(loud.mT @ grad_out),
+    }
+    grad_logits = torch.where(pairs.transformed, grad_logits, 0)
+    if "tau" in doubles:
+        tau = doubles["tau"].reshape(-1, 1, 1)
+        slope = pairs.distance / (tau * (pairs.distance + tau))
+        by_pair = grad_logits * slope * (score_sizes + 2)
+        sizes["grad of tau"] = by_pair.sum((0, 2, 3)) if doubles["tau"].ndim else by_pair.sum()
+    for name in doubles.keys() & {"gain", "bias"}:
+        by_pair = grad_logits * (score_sizes if name == "gain" else 1)
+        table = doubles[name]
+        places = pairs.distance.clamp_max(table.shape[-1] - 1).expand_as(by_pair)
+        length = table.shape[-1]
+        by_head = torch.zeros(by_pair.shape[1], length, dtype=torch.float64)
+        for head in range(by_pair.shape[1]):
+            by_head[head].index_add_(0, places[:, head].flatten(), by_pair[:, head].flatten())
+        sizes[f"grad of {name}"] = by_head if table.ndim == 2 else by_head.sum(0)
+    return {name: float(size.max()) if size.numel() else 0.0 for name, size in sizes.items()}
+
+
+def _by_distance(table: Tensor, distance: Tensor) -> Tensor:
+    places = distance.clamp_max(table.shape[-1] - 1)
+    if table.ndim == 1:
+        return table[places]
+    return table[:, places.squeeze(1)].transpose(0, 1)
+
+
+def _multiply(left: Tensor, right: Tensor) -> Tensor:
+    """A product in a narrow dtype as hardware does it: accumulated in float32, rounded at the end."""
+    if left.dtype.itemsize >= 4:
+        return left @ right
+    return (left.float() @ right.float()).to(left.dtype)
+
+
+class Judge:
+    """The truth of a contract and what a backend may deviate from it.
+
+    Besides the multiple of the eager error the budget holds rounding: of the result to its dtype, and
+    of the sums that lead to it in the compute dtype.
+    """
+
+    def __init__(self, contract: Contract) -> None:
+        self.contract = contract
+        self.truth, self.plain = oracle(contract).tensors(), eager(contract).tensors()
+
+    @cached_property
+    def sizes(self) -> dict[str, float]:
+        """Looked at only where the multiple of the eager error does not suffice: most often it does."""
+        return magnitudes(self.contract)
+
+    def violations(self, results: Results) -> list[str]:
+        """What of a backend's results is outside its budget, in words; empty when all is well."""
+        found = []
+        for name, tensor in results.tensors().items():
+            exact, plain = self.truth[name], self.plain[name]
+            if tensor.shape != exact.shape or tensor.dtype != plain.dtype:
+                found.append(f"{name}: {tensor.dtype} {tuple(tensor.shape)}")
+                continue
+            infinite = ~torch.isfinite(exact)
+            if not torch.equal(tensor.double()[infinite], exact[infinite]):
+                found.append(f"{name}: differs where the truth is infinite")
+            error = _largest_error(tensor, exact)
+            is_grad = name.startswith("grad")
+            budget = (3 if is_grad else 2) * _largest_error(plain, exact)
+            if not error <= budget:
+                budget += self.rounding(name, plain.dtype)
+            if not error <= budget:
+                found.append(f"{name}: error {error:.3e}, budget {budget:.3e}")
+        return found
+
+    def rounding(self, name: str, dtype: torch.dtype) -> float:
+        """One eps of the result in its own dtype, and one of all it sums up in the compute dtype."""
+        double = self.contract.query.dtype == torch.float64
+        return (
+            torch.finfo(dtype).eps * _largest(self.truth[name])
+            + torch.finfo(torch.float64 if double else torch.float32).eps * self.sizes[name]
+        )
+
+
+def _largest_error(tensor: Tensor, exact: Tensor) -> float:
+    return _largest((tensor.double() - exact)[torch.isfinite(exact)])
+
+
+def _largest(tensor: Tensor) -> float:
+    finite = tensor[torch.isfinite(tensor)].abs()
+    return float(finite.max()) if finite.numel() else 0.0

@@ -1,0 +1,210 @@
+"""Whole calls of the op drawn at random: every argument, its forms, and odd shapes, from one seed."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scale_invariant_attention import DistanceAffine
+
+LENGTHS = (1, 2, 3, 5, 7, 16, 17, 31, 33, 63, 64, 65, 100, 111, 129)
+LONG = (200, 257, 300, 513)
+HEAD_DIMS = (1, 3, 8, 16, 17, 32, 60, 64, 100, 128)
+
+
+@dataclass
+class Contract:
+    """One call: its tensors, its other arguments, and the gradients that come back to it."""
+
+    seed: int
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    learned: dict[str, Tensor]  # tau, or gain and bias
+    settings: dict[str, Any]
+    grad_out: Tensor
+    grad_lse: Tensor
+
+    @property
+    def inputs(self) -> dict[str, Tensor]:
+        """Everything that gets a gradient."""
+        return {"query": self.query, "key": self.key, "value": self.value, **self.learned}
+
+    def arguments(self, inputs: dict[str, Tensor]) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+        """Tensors and keyword arguments of a call with other tensors in the place of its own."""
+        tensors = (inputs["query"], inputs["key"], inputs["value"])
+        settings = dict(self.settings)
+        if "gain" in inputs:
+            settings["affine"] = DistanceAffine(inputs["gain"], inputs["bias"])
+        elif "tau" in inputs:
+            settings["tau"] = inputs["tau"]
+        return tensors, settings
+
+    def __str__(self) -> str:
+        shapes = {name: tuple(t.shape) for name, t in self.inputs.items()}
+        settings = {
+            name: f"{value.dtype}{tuple(value.shape)}" if isinstance(value, Tensor) else value
+            for name, value in self.settings.items()
+        }
+        return f"seed {self.seed}: {self.query.dtype} {shapes} {settings}"
+
+
+def draw(
+    seed: int, dtypes: tuple[torch.dtype, ...] | None = None, long_ones: bool = True
+) -> Contract:
+    """The contract of a seed."""
+    rng = random.Random(seed)
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    def chance(probability: float) -> bool:
+        return rng.random() < probability
+
+    dtype = rng.choice(
+        dtypes
+        or (torch.float32, torch.float32, torch.float32, torch.float64, torch.bfloat16, torch.float16)
+    )
+    lengths = LONG if chance(0.1) and long_ones else LENGTHS
+    batch, key_heads = rng.choice((1, 1, 2, 3)), rng.choice((1, 1, 2, 3))
+    group = rng.choice((1, 1, 2, 3))
+    key_length = rng.choice(lengths)
+    query_length = key_length if chance(0.5) else rng.choice(lengths)
+    head_dim = rng.choice(HEAD_DIMS)
+    value_dim = head_dim if chance(0.7) else rng.choice(HEAD_DIMS)
+    heads = key_heads * group
+
+    loudness = rng.choice((1.0, 1.0, 1.0, 4.0))
+    query = _laid_out(loudness * normal(batch, heads, query_length, head_dim), dtype, rng)
+    key = _laid_out(normal(batch, key_heads, key_length, head_dim), dtype, rng)
+    value = _laid_out(normal(batch, key_heads, key_length, value_dim), dtype, rng)
+
+    settings: dict[str, Any] = {"is_causal": chance(0.7)}
+    if chance(0.2):
+        settings["scale"] = rng.choice((0.05, 0.5, -0.1))
+    if chance(0.4):
+        settings["window"] = rng.randint(1, key_length + 3)
+    if chance(0.3):
+        settings["sinks"] = rng.choice((1, 2, 7))
+    settings |= _positions(rng, generator, batch, query_length, key_length)
+    settings |= _documents(rng, generator, batch, query_length, key_length)
+    if chance(0.4):
+        settings["key_mask"] = _key_mask(rng, generator, batch, key_length)
+
+    learned = _affine(rng, normal, heads, _table_length(settings, query_length, key_length), dtype)
+    grad_out = normal(batch, heads, query_length, value_dim).to(dtype)
+    grad_lse = normal(batch, heads, query_length) * rng.choice((0.0, 1.0))
+    return Contract(seed, query, key, value, learned, settings, grad_out, grad_lse)
+
+
+def _laid_out(tensor: Tensor, dtype: torch.dtype, rng: random.Random) -> Tensor:
+    """The same values in one of several memory layouts, with NaN in the memory around them."""
+    tensor = tensor.to(dtype)
+    layout = rng.choice(("contiguous", "contiguous", "sequence first", "inside NaN"))
+    if layout == "contiguous":
+        return tensor
+    if layout == "sequence first":
+        return tensor.transpose(1, 2).contiguous().transpose(1, 2)
+    batch, heads, length, size = tensor.shape
+    around = torch.full((batch, heads, length + 2, size + 3), torch.nan, dtype=dtype)
+    inside = around[:, :, 1:-1, 2:-1]
+    inside.copy_(tensor)
+    return inside
+
+
+def _positions(
+    rng: random.Random, generator: torch.Generator, batch: int, queries: int, keys: int
+) -> dict[str, Tensor]:
+    form = rng.choice(
+        ("default",) * 4 + ("shifted", "rows", "gaps", "scattered", "keys only", "queries only")
+    )
+    every = torch.arange(max(queries, keys))
+    last = every[:keys][keys - queries :] if queries <= keys else every[:queries]
+    if form == "shifted":
+        return {"query_positions": last + 1000, "key_positions": every[:keys] + 1000}
+    if form == "rows":
+        shift = torch.randint(0, 9, (batch, 1), generator=generator)
+        return {"query_positions": last + shift, "key_positions": every[:keys] + shift}
+    if form == "gaps":
+        steps = torch.randint(1, 4, (batch, keys + queries), generator=generator)
+        places = steps.cumsum(1)
+        return {"query_positions": places[:, -queries:], "key_positions": places[:, :keys].int()}
+    if form == "scattered":
+        return {
+            "query_positions": torch.randint(0, 2 * keys, (queries,), generator=generator),
+            "key_positions": torch.randint(0, 2 * keys, (batch, keys), generator=generator),
+        }
+    if form == "keys only" and queries <= keys:
+        return {"key_positions": every[:keys] * 2 - 3}
+    if form == "queries only":
+        return {"query_positions": torch.randint(0, keys, (queries,), generator=generator)}
+    return {}
+
+
+def _documents(
+    rng: random.Random, generator: torch.Generator, batch: int, queries: int, keys: int
+) -> dict[str, Tensor]:
+    form = rng.choice(("none",) * 5 + ("packed", "rows", "mixed"))
+    if form == "none":
+        return {}
+    if form == "mixed":
+        return {
+            "query_documents": torch.randint(0, 3, (queries,), generator=generator),
+            "key_documents": torch.randint(-1, 3, (batch, keys), generator=generator),
+        }
+    rows = (batch,) if form == "rows" else ()
+    ends = torch.rand(*rows, keys, generator=generator) < 2 / keys
+    documents = ends.long().cumsum(-1)
+    if queries <= keys:
+        return {"key_documents": documents}
+    return {"key_documents": documents, "query_documents": documents[..., :1].expand(*rows, queries)}
+
+
+def _key_mask(rng: random.Random, generator: torch.Generator, batch: int, keys: int) -> Tensor:
+    form = rng.choice(("left", "right", "random", "row"))
+    padding = torch.randint(0, keys + 1, (batch, 1), generator=generator)
+    if form == "left":
+        return torch.arange(keys) >= padding
+    if form == "right":
+        return torch.arange(keys) < padding
+    if form == "row":
+        return (torch.rand(batch, 1, generator=generator) < 0.5).expand(batch, keys)
+    return torch.rand(batch, keys, generator=generator) < 0.7
+
+
+def _table_length(settings: dict[str, Any], queries: int, keys: int) -> int:
+    given = [settings.get("query_positions"), settings.get("key_positions")]
+    places = [place for place in given if place is not None] + [torch.tensor([keys - queries, keys])]
+    places.append(torch.tensor([0]))
+    span = max(int(p.max()) for p in places) - min(int(p.min()) for p in places) + 1
+    return min(span, settings["window"]) if "window" in settings else span
+
+
+def _affine(
+    rng: random.Random,
+    normal: Callable[..., Tensor],
+    heads: int,
+    length: int,
+    dtype: torch.dtype,
+) -> dict[str, Tensor]:
+    """tau in its three forms, or tables in theirs."""
+    exact = torch.float64 if dtype == torch.float64 else torch.float32
+    form = rng.choice(("number", "tau", "tau by head", "shared", "by head", "mixed", "alibi"))
+    if form == "number":
+        return {}
+    if form == "tau":
+        return {"tau": torch.tensor(10 ** rng.uniform(-1, 2), dtype=exact)}
+    if form == "tau by head":
+        return {"tau": torch.exp(2 * normal(heads)).to(exact)}
+    if form == "alibi":
+        slopes = torch.tensor([2.0 ** -(h + 1) for h in range(heads)], dtype=exact)
+        tables = DistanceAffine.alibi(length, slopes)
+        return {"gain": tables.gain.to(exact), "bias": tables.bias.to(exact)}
+    gain_rows = () if form == "shared" else (heads,)
+    bias_rows = (heads,) if form == "by head" else ()
+    gain = 1 + 0.3 * normal(*gain_rows, length)
+    return {"gain": gain.to(exact), "bias": normal(*bias_rows, length).to(exact)}
