@@ -1,7 +1,6 @@
 """The benchmark: what it counts, what it writes, and that it stays silent when a rival is wrong."""
 
 import csv
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,15 +16,8 @@ COLUMNS = (
 
 
 def script(path, *arguments):
-    # One thread: tests share the machine.
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, str(path), *map(str, arguments)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = [sys.executable, str(path), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=True)
 
 
 def test_a_quick_run_writes_results_that_can_be_plotted(benchmarks, tmp_path):

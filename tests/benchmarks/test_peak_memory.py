@@ -26,7 +26,7 @@ print(bytes_above_floor(attention, 2, 512, 32, backward={backward}))
 @pytest.mark.parametrize("backward", [False, True])
 def test_a_known_allocation_is_found(benchmarks, load, backward):
     environment = os.environ | load("peak_memory").PROMPT_MALLOC
-    environment |= {"PYTHONPATH": str(benchmarks), "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = str(benchmarks)
     script = SPENDTHRIFT.format(wanted=100 * MIB, backward=backward)
     child = subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
@@ -36,10 +36,8 @@ def test_a_known_allocation_is_found(benchmarks, load, backward):
 
 @pytest.mark.parametrize("backend", ["sdpa", "tiled"])
 def test_own_outputs_and_gradients_do_not_count(load, backend):
-    # Output and gradients take 8 MiB each, of which backends copy up to two in backward.
-    peak_memory = load("peak_memory").peak_memory
-    assert peak_memory(backend, 4, 8192, 64, backward=False) < 8 * MIB
-    assert peak_memory(backend, 4, 8192, 64, backward=True) < 24 * MIB
+    # They alone are 32 MiB; copies made on the way are less.
+    assert load("peak_memory").peak_memory(backend, 8, 4096, 64) < 32 * MIB
 
 
 def test_scores_that_are_held_are_seen(load):

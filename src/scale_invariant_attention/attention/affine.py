@@ -4,7 +4,7 @@
 """
 
 from dataclasses import dataclass
-from math import isfinite
+from math import inf
 
 import torch
 from torch import Tensor
@@ -124,7 +124,7 @@ def tau_tensor(tau: float | Tensor | None, device: torch.device) -> Tensor:
         return tau.reshape(-1)
     if isinstance(tau, bool) or not isinstance(tau, int | float):
         raise TypeError(f"tau must be a number or a tensor [] or [heads], got {tau!r}")
-    if not isfinite(tau) or tau <= 0:
+    if not 0 < tau < inf:
         raise ValueError(f"tau must be positive and finite, got {tau}")
     return torch.full((1,), tau, dtype=torch.float64, device=device)
 

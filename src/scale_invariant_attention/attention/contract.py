@@ -4,7 +4,7 @@ Shapes: B batch, Hq and Hk query and key heads, Lq and Lk lengths, D and Dv head
 """
 
 from dataclasses import dataclass
-from math import isfinite, sqrt
+from math import inf, sqrt
 from typing import Any
 
 import torch
@@ -88,7 +88,7 @@ def checked_call(
         scale = 1 / sqrt(head_dim)
     elif isinstance(scale, bool) or not isinstance(scale, int | float):
         raise TypeError(f"scale must be a number or None for 1/sqrt(head_dim), got {scale!r}")
-    elif not isfinite(scale):
+    elif not -inf < scale < inf:
         raise ValueError(f"scale must be finite, got {scale}")
     _check_count("window", window, 1)
     _check_count("sinks", sinks, 0)

@@ -60,8 +60,9 @@ def _gain_and_bias(
         gain, bias = scale_invariant_gain_and_bias(distance.to(dtype), tau)
     else:
         gain, bias = (_look_up(table, distance).to(dtype) for table in (call.gain, call.bias))
-    if geometry.sink is not None:
-        sink = geometry.sink.unsqueeze(1)
+    sink = geometry.sink
+    if sink is not None:
+        sink = sink.unsqueeze(1)
         gain, bias = torch.where(sink, 1, gain), torch.where(sink, 0, bias)
     return gain, bias
 

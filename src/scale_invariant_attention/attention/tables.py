@@ -77,17 +77,18 @@ class AffineTiles:
     def tile(self, queries: slice, keys: slice, geometry: Geometry, hidden: Tensor | None) -> Tile:
         """The tile of `queries`, running backwards, by `keys`; `geometry` is the tile's own."""
         gain, bias = self._gain_and_bias(queries, keys, geometry)
-        if geometry.sink is not None:
-            gain = torch.where(geometry.sink, 1, gain)
-            bias = torch.where(geometry.sink, 0, bias)
+        sink = geometry.sink
+        if sink is not None:
+            gain, bias = torch.where(sink, 1, gain), torch.where(sink, 0, bias)
         return Tile(queries, keys, geometry, hidden, gain, bias)
 
     def add_gradients(
         self, tile: Tile, grad_logits: Tensor, scores: Tensor, into: AffineGradients
     ) -> None:
         """Sum the gradients of gain and bias over a tile, ``[rows, heads, q, k]`` each."""
-        if tile.geometry.sink is not None:
-            grad_logits = grad_logits.masked_fill(tile.geometry.sink, 0)
+        sink = tile.geometry.sink
+        if sink is not None:
+            grad_logits = grad_logits.masked_fill(sink, 0)
         rows = 0 if into.per_head else (0, 1)
         gain, bias = (grad_logits * scores).sum(rows), grad_logits.sum(rows)
         shape = (-1, *gain.shape[-2:])

@@ -5,7 +5,6 @@ A key is visible to a query when it is not masked, lies in the same document, is
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -90,27 +89,27 @@ class Geometry:
             self.sinks,
         )
 
-    @cached_property
+    @property
     def distance(self) -> Tensor:
         """The distance of every pair, ``[..., Lq, Lk]``; 0 where causality hides the key."""
         offset = self.query_positions.unsqueeze(-1) - self.key_positions.unsqueeze(-2)
         return offset.clamp_min(0) if self.is_causal else offset.abs()
 
-    @cached_property
+    @property
     def sink(self) -> Tensor | None:
         """Which keys are sinks, ``[..., 1, Lk]``; None when there are none by definition."""
         if self.sinks == 0:
             return None
         return (self.key_positions < self.sinks).unsqueeze(-2)
 
-    @cached_property
+    @property
     def visible(self) -> Tensor:
         """Which pairs are visible, bool ``[..., Lq, Lk]`` (leading dimensions broadcast)."""
         queries, keys = self.query_positions.unsqueeze(-1), self.key_positions.unsqueeze(-2)
         visible = queries >= keys if self.is_causal else torch.ones_like(queries == keys)
         if self.window is not None:
-            near = self.distance < self.window
-            visible = visible & (near if self.sink is None else near | self.sink)
+            near, sink = self.distance < self.window, self.sink
+            visible = visible & (near if sink is None else near | sink)
         if self.query_documents is not None and self.key_documents is not None:
             same = self.query_documents.unsqueeze(-1) == self.key_documents.unsqueeze(-2)
             visible = visible & same

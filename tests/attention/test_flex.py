@@ -1,0 +1,149 @@
+"""FlexAttention: right on every kind of call, and compiled once for all lengths, offsets and taus."""
+
+import random
+
+import pytest
+import torch
+from error_budgets import Judge, Results
+from random_contracts import Contract
+from torch._dynamo.utils import counters
+
+import scale_invariant_attention as sia
+
+pytestmark = pytest.mark.skipif(
+    "flex" not in sia.available_backends("cpu"),
+    reason=f"flex cannot run here: {sia.unavailable_backends('cpu').get('flex')}",
+)
+
+BATCH, HEADS, KEY_HEADS, SIZE = 2, 4, 2, 16
+# Each kind compiles for some seconds; together they use every argument.
+KINDS = {
+    "tau": {},
+    "tau by head, not causal": {"tau": HEADS, "is_causal": False},
+    "tables, window, sinks": {"tables": (), "window": True, "sinks": True},
+    "tables by head, rows, mask": {"tables": (HEADS,), "rows": True, "mask": True},
+    "documents": {"documents": True, "dtype": torch.bfloat16},
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def fresh_compiler():
+    torch.compiler.reset()
+
+
+def draw(kind, seed):
+    """A contract of a kind: new lengths, positions, values, the same static sizes."""
+    rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+    keys = rng.choice((1, 2, 17, 63, 128, 129, 300, 513))
+    queries = rng.choice((1, 2, keys, min(keys, 65), 200))
+    dtype = kind.get("dtype", torch.float32)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator).to(dtype)
+
+    settings = {"is_causal": kind.get("is_causal", True)}
+    if kind.get("window"):
+        settings["window"] = rng.randint(1, keys + 1)
+    if kind.get("sinks"):
+        settings["sinks"] = rng.randint(1, 5)
+    if kind.get("rows"):
+        start = torch.randint(0, 50, (BATCH, 1), generator=generator)
+        settings["key_positions"] = torch.arange(keys) + start
+        settings["query_positions"] = torch.arange(keys - queries, keys) + start
+    if kind.get("mask"):
+        settings["key_mask"] = torch.rand(BATCH, keys, generator=generator) < 0.7
+    if kind.get("documents"):
+        settings["key_documents"] = torch.randint(0, 3, (keys,), generator=generator).sort().values
+        settings["query_documents"] = torch.randint(0, 3, (queries,), generator=generator)
+    learned = {}
+    if "tables" in kind:
+        length = max(keys, queries)
+        gain = 1 + 0.3 * torch.randn(*kind["tables"], length, generator=generator)
+        learned = {"gain": gain, "bias": torch.randn(length, generator=generator)}
+    elif "tau" in kind:
+        learned = {"tau": torch.rand(HEADS, generator=generator) * 20 + 0.1}
+    else:
+        settings["tau"] = rng.uniform(0.1, 100)
+    return Contract(
+        seed,
+        normal(BATCH, HEADS, queries, SIZE),
+        normal(BATCH, KEY_HEADS, keys, SIZE),
+        normal(BATCH, KEY_HEADS, keys, SIZE),
+        learned,
+        settings,
+        normal(BATCH, HEADS, queries, SIZE),
+        torch.zeros(BATCH, HEADS, queries, dtype=torch.float64),
+    )
+
+
+def run_flex(contract):
+    tensors, settings = contract.arguments(contract.inputs)
+    attend = (
+        sia.distance_affine_attention if "affine" in settings else sia.scale_invariant_attention
+    )
+    return attend(*tensors, **settings, backend="flex")
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_random_calls_keep_the_contract_and_never_compile_again(kind):
+    first = next(c for c in (draw(kind, seed) for seed in range(60)) if c.key.shape[2] > 1)
+    run_flex(first)
+    compiled = counters["stats"]["unique_graphs"]
+    found, lone = [], 0
+    for seed in range(60):
+        contract = draw(kind, seed)
+        # A lone key gets a masked companion, which makes it another kind of call, once.
+        lone += contract.key.shape[2] == 1 and not kind.get("mask")
+        results = Results(run_flex(contract), None, {})
+        found += [f"{contract}: {v}" for v in Judge(contract).violations(results)]
+    assert not found, "\n".join(found)
+    assert counters["stats"]["unique_graphs"] == compiled + (lone > 0)
+
+
+def test_a_new_length_offset_tau_window_or_scale_does_not_compile_again():
+    def attend(queries, keys, tau, window, scale):
+        query = torch.randn(1, 2, queries, 8)
+        key = torch.randn(1, 2, keys, 8)
+        settings = {"tau": tau, "window": window, "scale": scale}
+        found = sia.scale_invariant_attention(query, key, key, backend="flex", **settings)
+        expected = sia.scale_invariant_attention(query, key, key, backend="reference", **settings)
+        torch.testing.assert_close(found, expected, atol=5e-6, rtol=1e-5)
+
+    before = counters["stats"]["unique_graphs"]
+    attend(128, 128, 10.0, 50, 0.3)
+    assert counters["stats"]["unique_graphs"] == before + 1
+    for queries, keys in ((256, 256), (64, 256), (1, 256), (1, 257), (333, 1000), (5, 2)):
+        attend(queries, keys, tau=keys / 7, window=keys // 2, scale=1 / queries)
+    assert counters["stats"]["unique_graphs"] == before + 1
+
+
+def test_nan_that_must_not_be_seen_leaves_outputs_bitwise_unchanged():
+    contract = draw(KINDS["tau"], seed=0)
+    query, key, value = (torch.randn(BATCH, HEADS, 300, SIZE) for _ in range(3))
+    before = sia.scale_invariant_attention(query, key, value, tau=contract.settings["tau"], backend="flex")
+    for changed in (key, value):
+        changed[:, :, 200:] = torch.nan
+    after = sia.scale_invariant_attention(query, key, value, tau=contract.settings["tau"], backend="flex")
+    assert torch.equal(before[:, :, :200], after[:, :, :200])
+    assert after[:, :, 200:].isnan().all()
+
+
+def test_empty_calls_and_queries_that_see_nothing():
+    query = torch.randn(BATCH, HEADS, 0, SIZE)
+    key = torch.randn(BATCH, KEY_HEADS, 5, SIZE)
+    assert sia.scale_invariant_attention(query, key, key, backend="flex").shape == query.shape
+    query = torch.randn(BATCH, HEADS, 9, SIZE)
+    out = sia.scale_invariant_attention(query, key, key, backend="flex")
+    assert torch.equal(out[:, :, :4], torch.zeros(BATCH, HEADS, 4, SIZE))
+    out = sia.scale_invariant_attention(query, key[:, :, :0], key[:, :, :0], backend="flex")
+    assert torch.equal(out, torch.zeros_like(query))
+
+
+def test_inside_a_compiled_function():
+    @torch.compile(fullgraph=True)
+    def attend(query, key, value):
+        return sia.scale_invariant_attention(query, key, value, backend="flex") * 2
+
+    query, key, value = torch.randn(3, 1, 4, 200, 16).unbind()
+    expected = sia.scale_invariant_attention(query, key, value, backend="reference") * 2
+    torch.testing.assert_close(attend(query, key, value), expected, atol=1e-5, rtol=1e-5)
