@@ -30,7 +30,7 @@ def test_flex_says_why_it_is_absent(monkeypatch):
 
 def test_an_absent_backend_raises_with_the_reason(monkeypatch, query):
     monkeypatch.setattr("shutil.which", lambda name: None)
-    with pytest.raises(NotImplementedError, match="'flex'.*compiler"):
+    with pytest.raises(NotImplementedError, match=r"'flex'.*compiler"):
         sia.scale_invariant_attention(query, query, query, backend="flex")
 
 

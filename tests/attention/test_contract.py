@@ -86,7 +86,11 @@ AFFINE_CASES = [
     (lambda: DistanceAffine.identity(5), ValueError, ["5 distances", "needs 6"]),
     (lambda: DistanceAffine(torch.ones(3, 6), torch.ones(6)), ValueError, ["gain", "3", "4 heads"]),
     (lambda: DistanceAffine(torch.ones(6), torch.ones(3, 6)), ValueError, ["bias", "3", "4 heads"]),
-    (lambda: DistanceAffine(torch.ones(6), torch.ones(7)), ValueError, ["6", "7", "same distances"]),
+    (
+        lambda: DistanceAffine(torch.ones(6), torch.ones(7)),
+        ValueError,
+        ["6", "7", "same distances"],
+    ),
     (lambda: DistanceAffine(torch.ones(6).long(), torch.ones(6)), TypeError, ["gain", "int64"]),
     (lambda: DistanceAffine(torch.ones(1, 1, 6), torch.ones(6)), ValueError, ["gain", "(1, 1, 6)"]),
     (lambda: DistanceAffine(torch.ones(0), torch.ones(0)), ValueError, ["gain", "length >= 1"]),

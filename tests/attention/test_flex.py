@@ -120,10 +120,14 @@ def test_a_new_length_offset_tau_window_or_scale_does_not_compile_again():
 def test_nan_that_must_not_be_seen_leaves_outputs_bitwise_unchanged():
     contract = draw(KINDS["tau"], seed=0)
     query, key, value = (torch.randn(BATCH, HEADS, 300, SIZE) for _ in range(3))
-    before = sia.scale_invariant_attention(query, key, value, tau=contract.settings["tau"], backend="flex")
+    before = sia.scale_invariant_attention(
+        query, key, value, tau=contract.settings["tau"], backend="flex"
+    )
     for changed in (key, value):
         changed[:, :, 200:] = torch.nan
-    after = sia.scale_invariant_attention(query, key, value, tau=contract.settings["tau"], backend="flex")
+    after = sia.scale_invariant_attention(
+        query, key, value, tau=contract.settings["tau"], backend="flex"
+    )
     assert torch.equal(before[:, :, :200], after[:, :, :200])
     assert after[:, :, 200:].isnan().all()
 

@@ -258,9 +258,7 @@ def test_250_repeats_agree_bitwise(backend):
     tau = torch.tensor([1.0, 3.0, 10.0, 30.0], requires_grad=True)
 
     def run():
-        out, lse = sia.scale_invariant_attention(
-            *leaves, tau=tau, return_lse=True, backend=backend
-        )
+        out, lse = sia.scale_invariant_attention(*leaves, tau=tau, return_lse=True, backend=backend)
         return [out, lse, *torch.autograd.grad(out.sum() + lse.sum(), (*leaves, tau))]
 
     first = run()

@@ -41,7 +41,11 @@ def by_hand(query, key, value, gain, bias, visible):
 @pytest.mark.parametrize("is_causal", [True, False])
 @pytest.mark.parametrize("queries", [7, 3, 9])
 def test_scale_invariant_is_the_formula(is_causal, queries):
-    query, key, value = normal(2, 4, queries, 5), normal(2, 2, 7, 5, seed=1), normal(2, 2, 7, 3, seed=2)
+    query, key, value = (
+        normal(2, 4, queries, 5),
+        normal(2, 2, 7, 5, seed=1),
+        normal(2, 2, 7, 3, seed=2),
+    )
     tau = 3.0
     expected = by_hand(
         query,
@@ -88,7 +92,9 @@ def test_tables_by_head_window_and_sinks_are_the_formula():
     score = (query[0, 3, 6] * key[0, 1]).sum(-1) / math.sqrt(5)
     near = gain[3, 0] * score[6] + bias[0]
     weights = torch.softmax(torch.stack([score[0], near]), 0)
-    torch.testing.assert_close(found[0, 3, 6], weights[0] * value[0, 1, 0] + weights[1] * value[0, 1, 6])
+    torch.testing.assert_close(
+        found[0, 3, 6], weights[0] * value[0, 1, 0] + weights[1] * value[0, 1, 6]
+    )
 
 
 SETTINGS = [

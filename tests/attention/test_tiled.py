@@ -93,7 +93,9 @@ def test_backward_skips_what_forward_skips():
     assert watch(512, 512, backward=True, window=32).products == whole * 31 / 256
 
 
-@pytest.mark.parametrize("settings", [{}, {"is_causal": False}, {"window": 700, "sinks": 3}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"is_causal": False}, {"window": 700, "sinks": 3}], ids=str
+)
 @pytest.mark.parametrize("length", [1024, 4096])
 def test_no_tensor_grows_with_the_square_of_the_length(length, settings):
     heads, size = 2, 8

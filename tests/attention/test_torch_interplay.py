@@ -222,6 +222,4 @@ def test_tau_learns():
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-    torch.testing.assert_close(
-        log_tau.exp().detach(), torch.tensor([2.0, 40.0]), rtol=0.05, atol=0
-    )
+    torch.testing.assert_close(log_tau.exp().detach(), torch.tensor([2.0, 40.0]), rtol=0.05, atol=0)

@@ -36,9 +36,7 @@ def with_small_tiles(contract: Contract) -> Results:
     grad_out = contract.grad_out.to(out.dtype)
     grads = tiled.backward(call, out, lse, grad_out, grad_lse, True, size)._asdict()
     out = out.to(contract.query.dtype)
-    return Results(
-        out, lse, {name: grads[name].view_as(t) for name, t in contract.inputs.items()}
-    )
+    return Results(out, lse, {name: grads[name].view_as(t) for name, t in contract.inputs.items()})
 
 
 def call_of(contract: Contract, inputs: dict[str, Tensor] | None = None):

@@ -67,7 +67,14 @@ def draw(
 
     dtype = rng.choice(
         dtypes
-        or (torch.float32, torch.float32, torch.float32, torch.float64, torch.bfloat16, torch.float16)
+        or (
+            torch.float32,
+            torch.float32,
+            torch.float32,
+            torch.float64,
+            torch.bfloat16,
+            torch.float16,
+        )
     )
     lengths = LONG if chance(0.1) and long_ones else LENGTHS
     batch, key_heads = rng.choice((1, 1, 2, 3)), rng.choice((1, 1, 2, 3))
@@ -161,7 +168,10 @@ def _documents(
     documents = ends.long().cumsum(-1)
     if queries <= keys:
         return {"key_documents": documents}
-    return {"key_documents": documents, "query_documents": documents[..., :1].expand(*rows, queries)}
+    return {
+        "key_documents": documents,
+        "query_documents": documents[..., :1].expand(*rows, queries),
+    }
 
 
 def _key_mask(rng: random.Random, generator: torch.Generator, batch: int, keys: int) -> Tensor:
@@ -178,7 +188,9 @@ def _key_mask(rng: random.Random, generator: torch.Generator, batch: int, keys: 
 
 def _table_length(settings: dict[str, Any], queries: int, keys: int) -> int:
     given = [settings.get("query_positions"), settings.get("key_positions")]
-    places = [place for place in given if place is not None] + [torch.tensor([keys - queries, keys])]
+    places = [place for place in given if place is not None] + [
+        torch.tensor([keys - queries, keys])
+    ]
     places.append(torch.tensor([0]))
     span = max(int(p.max()) for p in places) - min(int(p.min()) for p in places) + 1
     return min(span, settings["window"]) if "window" in settings else span

@@ -1,6 +1,6 @@
 """Gain and bias by distance: the one slot in which the schemes of this package differ inside softmax.
 
-    logit(i, j) = gain(t) * scale * q_i . k_j + bias(t),    t the distance between i and j
+logit(i, j) = gain(t) * scale * q_i . k_j + bias(t),    t the distance between i and j
 """
 
 from dataclasses import dataclass
@@ -54,9 +54,7 @@ class DistanceAffine:
         return self.gain.shape[-1]
 
     @classmethod
-    def identity(
-        cls, length: int, *, device: torch.device | str | None = None
-    ) -> "DistanceAffine":
+    def identity(cls, length: int, *, device: torch.device | str | None = None) -> "DistanceAffine":
         """Gain 1 and bias 0: ordinary attention."""
         _require_length(length)
         return cls(torch.ones(length, device=device), torch.zeros(length, device=device))

@@ -269,9 +269,7 @@ def _affine_tensors(
     if affine is None:
         return None, None, _checked_tau(tau, heads, device)
     if not isinstance(affine, DistanceAffine):
-        raise TypeError(
-            f"affine must be a DistanceAffine(gain, bias), got {type(affine).__name__}"
-        )
+        raise TypeError(f"affine must be a DistanceAffine(gain, bias), got {type(affine).__name__}")
     for name, table in (("gain", affine.gain), ("bias", affine.bias)):
         if table.device != device:
             raise ValueError(f"affine.{name} is on {table.device} but query is on {device}")

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +17,8 @@ from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attent
 
 from .affine import scale_invariant_gain_and_bias
 from .contract import AttentionCall
-from .numerics import mark_bad_keys
+from .numerics import finite_part, mark_bad_keys, surely_finite
+from .opaque import register_opaque
 from .visibility import BlockMap, Geometry
 
 BLOCK = 128
@@ -24,7 +26,7 @@ BLOCK = 128
 
 def absence(device: torch.device) -> str | None:
     """Why FlexAttention does not run on a device."""
-    if device.type == "cuda":
+    if device.type == "cuda" or torch.compiler.is_compiling():
         return None
     if device.type != "cpu":
         return f"FlexAttention is compiled for cuda and cpu devices, not for {device.type}"
@@ -74,34 +76,92 @@ class _Kind:
 
 def attention(call: AttentionCall, return_lse: bool) -> tuple[Tensor, Tensor | None]:
     """Output ``[B, Hq, Lq, Dv]`` in the input dtype and, where asked for, the log-sum-exp."""
-    batch, heads, query_length, _ = call.query.shape
-    if batch == 0 or query_length == 0 or call.key.shape[2] == 0:
-        out = call.query.new_zeros(batch, heads, query_length, call.value.shape[3])
-        lse = call.query.new_full(out.shape[:3], -torch.inf, dtype=torch.float32)
-        return out, lse
+    if call.query.device.type == "cpu":
+        return _cpu_operator(call)[0], None
+    if _is_empty(call):
+        return _nothing_seen(call)
     with torch.autocast(call.query.device.type, enabled=False):
-        return _attention(call, return_lse)
+        attend, rows = _kernel_for(call, return_lse)
+        out, lse = attend(call.query, *mark_bad_keys(call.key, call.value))
+        return out[:, :, -rows:], None if lse is None else lse[:, :, -rows:]
 
 
-def _attention(call: AttentionCall, return_lse: bool) -> tuple[Tensor, Tensor | None]:
-    rows = call.query.shape[2]
-    if rows == 1:
-        call = _with_second_query(call)
-    if call.key.shape[2] == 1:
-        call = _with_second_key(call)
-    geometry = Geometry.of(call)
-    kind = _kind(call, geometry, return_lse)
-    tensors = (call.query, *mark_bad_keys(call.key, call.value))
-    tensors += _data(call, geometry, kind)
-    if torch.compiler.is_compiling():
-        out, lse = _program(kind)(*tensors)
+def _cpu_forward(call: AttentionCall) -> tuple[Tensor, Tensor]:
+    nothing, no_lse = _nothing_seen(call)
+    if _is_empty(call):
+        return nothing.to(torch.float32), no_lse
+    attend, rows = _kernel_for(call, return_lse=False)
+    inputs = (call.query, call.key, call.value)
+    if all(surely_finite(tensor) for tensor in inputs):
+        out, _ = attend(*inputs)
     else:
-        out, lse = _compiled(kind)(*(tensor.contiguous() for tensor in tensors))
-    return out[:, :, -rows:], None if lse is None else lse[:, :, -rows:]
+        out = _attend_around_nan(attend, *inputs)
+    # FlexAttention has no log-sum-exp here, and objection() has seen to it that nobody asks.
+    return out[:, :, -rows:].float(), no_lse
+
+
+# Opaque on CPUs also to an enclosing torch.compile, whose kernel would be made for one length.
+_cpu_operator = register_opaque("flex", _cpu_forward, None)
+
+
+def _is_empty(call: AttentionCall) -> bool:
+    return 0 in (call.query.shape[0], call.query.shape[2], call.key.shape[2])
+
+
+def _nothing_seen(call: AttentionCall) -> tuple[Tensor, Tensor]:
+    out = call.query.new_zeros(*call.query.shape[:3], call.value.shape[3])
+    return out, out.new_full(out.shape[:3], -torch.inf, dtype=torch.float32)
+
+
+_Attend = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor | None]]
+
+
+def _kernel_for(call: AttentionCall, return_lse: bool) -> tuple[_Attend, int]:
+    """The compiled attention for a call, and how many of its last rows are the result."""
+    rows = call.query.shape[2]
+    padded = _with_second_key(_with_second_query(call))
+    geometry = Geometry.of(padded)
+    kind = _kind(padded, geometry, return_lse)
+    data = _data(padded, geometry, kind)
+    # Inside a compiled function the program becomes part of that function.
+    run = _program(kind) if torch.compiler.is_compiling() else _compiled(kind)
+    query_padding = padded.query.shape[2] - rows
+    key_padding = padded.key.shape[2] - call.key.shape[2]
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor | None]:
+        query = F.pad(query, (0, 0, query_padding, 0))
+        key, value = (F.pad(tensor, (0, 0, 0, key_padding)) for tensor in (key, value))
+        return run(*(_standalone(tensor) for tensor in (query, key, value, *data)))
+
+    return attend, rows
+
+
+def _standalone(tensor: Tensor) -> Tensor:
+    """The same memory as a contiguous tensor that is no view.
+
+    A view, or one tensor given twice (key as value), would be compiled for just that.
+    """
+    tensor = tensor.contiguous()
+    if tensor.requires_grad or torch.compiler.is_compiling():
+        return tensor
+    return tensor.new_empty(0).set_(tensor)  # type: ignore[call-overload, no-any-return]
+
+
+def _attend_around_nan(attend: _Attend, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """NaN where it is seen and nowhere else: the kernel for CPUs loses a NaN among its scores."""
+    finite_query, finite_key, finite_value = (finite_part(t) for t in (query, key, value))
+    out, _ = attend(finite_query, finite_key, finite_value)
+    good = torch.isfinite(key).all(-1, keepdim=True) & torch.isfinite(value).all(-1, keepdim=True)
+    attention_to_bad, _ = attend(finite_query, finite_key, (~good).to(value.dtype).expand_as(value))
+    bad = attention_to_bad[..., :1] > 0
+    bad[:, :, -query.shape[2] :] |= ~torch.isfinite(query).all(-1, keepdim=True)
+    return out.masked_fill(bad, torch.nan)
 
 
 def _with_second_query(call: AttentionCall) -> AttentionCall:
     """A lone query twice: a kernel compiled for one row would serve one row only."""
+    if call.query.shape[2] > 1:
+        return call
 
     def twice(tensor: Tensor | None) -> Tensor | None:
         return None if tensor is None else tensor.expand(-1, 2)
@@ -116,6 +176,8 @@ def _with_second_query(call: AttentionCall) -> AttentionCall:
 
 def _with_second_key(call: AttentionCall) -> AttentionCall:
     """A lone key and a masked one behind it, for the same reason."""
+    if call.key.shape[2] > 1:
+        return call
     geometry = Geometry.of(call)
     mask = call.key_mask
     if mask is None:
@@ -166,6 +228,8 @@ def _data(call: AttentionCall, geometry: Geometry, kind: _Kind) -> tuple[Tensor,
         assert call.bias is not None
         tables = (table.float().expand(kind.affine_heads, -1) for table in (call.gain, call.bias))
         affine = torch.stack(tuple(tables))
+        if affine.shape[2] == 1:
+            affine = affine.expand(-1, -1, 2)
 
     def stacked(positions: Tensor, documents: Tensor | None, mask: Tensor | None) -> Tensor:
         rest = (torch.zeros_like(positions) if part is None else part for part in (documents, mask))
@@ -208,9 +272,16 @@ def _program(kind: _Kind) -> Callable[..., tuple[Tensor, Tensor | None]]:
     ``[1 or Hq]`` (tau); by_query and by_key ``[3, R, length]``: positions, documents, mask;
     settings ``[2]``: window, sinks.
     """
-    # torch's C++ template replaces the names of sizes as text, "ks1" also inside "ks15", and numbers
-    # them by a hash of the argument's name. "queries", "keys_by_head" and "affine" get numbers above 80, which are safe.
+    # Numbers that the program reads from outside would be lengths to the compiler: only flags.
+    per_row, per_head = kind.rows > 1, kind.affine_heads > 1
+    grouped = kind.query_heads != kind.key_heads
+    tables, is_causal, masked, documents = kind.tables, kind.is_causal, kind.masked, kind.documents
+    window, sinks, return_lse = kind.window, kind.sinks, kind.return_lse
+    requires_grad = kind.requires_grad
 
+    # torch's C++ template replaces the names of its sizes as text, "ks1" also inside "ks15", and
+    # numbers the others by a hash of the argument's name. "queries", "keys_by_head" and "affine"
+    # happen to get numbers above 80, which are out of its way.
     def program(
         queries: Tensor,
         keys_by_head: Tensor,
@@ -226,34 +297,34 @@ def _program(kind: _Kind) -> Callable[..., tuple[Tensor, Tensor | None]]:
         full_blocks: Tensor,
     ) -> tuple[Tensor, Tensor | None]:
         def distance(b: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            row = b if kind.rows > 1 else 0
+            row = b if per_row else 0
             offset = by_query[0, row, i] - by_key[0, row, j]
-            return offset.clamp_min(0) if kind.is_causal else offset.abs()
+            return offset.clamp_min(0) if is_causal else offset.abs()
 
         def logit(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             t = distance(b, i, j)
-            head = h if kind.affine_heads > 1 else 0
-            if kind.tables:
+            head = h if per_head else 0
+            if tables:
                 # Distances beyond the tables are those of hidden pairs.
                 place = torch.where(t < affine.shape[2], t, affine.shape[2] - 1)
                 gain, bias = affine[0, head, place], affine[1, head, place]
             else:
                 gain, bias = scale_invariant_gain_and_bias(t.float(), affine[head])
-            if kind.sinks:
-                sink = by_key[0, b if kind.rows > 1 else 0, j] < settings[1]
+            if sinks:
+                sink = by_key[0, b if per_row else 0, j] < settings[1]
                 gain, bias = torch.where(sink, 1.0, gain), torch.where(sink, 0.0, bias)
             return gain * scale[0] * score + bias
 
         def visible(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            row = b if kind.rows > 1 else 0
+            row = b if per_row else 0
             position, other = by_query[0, row, i], by_key[0, row, j]
-            seen = position >= other if kind.is_causal else j >= 0
-            if kind.window:
+            seen = position >= other if is_causal else j >= 0
+            if window:
                 near = distance(b, i, j) < settings[0]
-                seen = seen & ((near | (other < settings[1])) if kind.sinks else near)
-            if kind.documents:
+                seen = seen & ((near | (other < settings[1])) if sinks else near)
+            if documents:
                 seen = seen & (by_query[1, row, i] == by_key[1, row, j])
-            if kind.masked:
+            if masked:
                 seen = seen & (by_key[2, row, j] > 0)
             return seen
 
@@ -265,19 +336,19 @@ def _program(kind: _Kind) -> Callable[..., tuple[Tensor, Tensor | None]]:
             BLOCK_SIZE=BLOCK,
             mask_mod=visible,
             seq_lengths=(queries.shape[2], keys_by_head.shape[2]),
-            compute_q_blocks=kind.requires_grad,
+            compute_q_blocks=requires_grad,
         )
-        result = flex_attention(
+        result: Any = flex_attention(
             queries,
             keys_by_head,
             value,
             score_mod=logit,
             block_mask=block_mask,
             scale=1.0,
-            enable_gqa=kind.query_heads != kind.key_heads,
-            return_aux=AuxRequest(lse=True) if kind.return_lse else None,
+            enable_gqa=grouped,
+            return_aux=AuxRequest(lse=True) if return_lse else None,
         )
-        if not kind.return_lse:
+        if not return_lse:
             return result, None
         out, aux = result
         return out, aux.lse
@@ -292,9 +363,12 @@ def _compiled(kind: _Kind) -> Callable[..., tuple[Tensor, Tensor | None]]:
     The lengths of the specimen all differ, so that the compiler assumes none of them equal: real
     calls, whatever their lengths, find a kernel that fits.
     """
-    kernel = torch.compile(_program(kind), fullgraph=True, dynamic=True, isolate_recompiles=True)
+    kernel: Callable[..., tuple[Tensor, Tensor | None]] = torch.compile(  # type: ignore[call-overload]
+        _program(kind), fullgraph=True, dynamic=True, isolate_recompiles=True
+    )
     call = _specimen(kind)
-    tensors = (call.query, call.key, call.value, *_data(call, Geometry.of(call), kind))
+    inputs = (call.query, call.key, call.value, *_data(call, Geometry.of(call), kind))
+    tensors = [_standalone(tensor) for tensor in inputs]
     lengths_at = [(2,), (2,), (2,), (), (2,) if kind.tables else (), (2,), (2,), ()]
     lengths_at += [(2,), (2, 3)] * 2
     for tensor, dynamic in zip(tensors, lengths_at, strict=True):

@@ -17,7 +17,7 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def finite_part(tensor: Tensor) -> Tensor:
     """`tensor` with zeros where it is NaN or infinite; the tensor itself where nothing is."""
-    if _surely_finite(tensor):
+    if surely_finite(tensor):
         return tensor
     return torch.nan_to_num(tensor, nan=0.0, posinf=0.0, neginf=0.0)
 
@@ -27,7 +27,7 @@ def mark_bad_keys(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
 
     A NaN in the key is removed from the rows that do not see it by their masks.
     """
-    if _surely_finite(key) and _surely_finite(value):
+    if surely_finite(key) and surely_finite(value):
         return key, value
     good = torch.isfinite(key).all(-1, keepdim=True) & torch.isfinite(value).all(-1, keepdim=True)
     return key.masked_fill(~good, torch.nan), finite_part(value)
@@ -38,7 +38,8 @@ def holds_values(tensor: Tensor) -> bool:
     return not (torch.compiler.is_compiling() or isinstance(tensor, FakeTensor) or tensor.is_meta)
 
 
-def _surely_finite(tensor: Tensor) -> bool:
+def surely_finite(tensor: Tensor) -> bool:
+    """Whether it is known, at no cost that matters, that a tensor holds no NaN and no infinity."""
     # A sum needs no memory, and is NaN or infinite whenever an element is. Asking waits for a
     # device and cannot be traced: there the answer is "not surely", which is always right.
     if tensor.device.type != "cpu" or not holds_values(tensor):

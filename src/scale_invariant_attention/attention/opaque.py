@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._library.custom_ops import CustomOpDef
 
 from .contract import AttentionCall
 from .numerics import compute_dtype
@@ -34,7 +35,7 @@ Forward = Callable[[AttentionCall], tuple[Tensor, Tensor]]
 Backward = Callable[[AttentionCall, Tensor, Tensor, Tensor, Tensor, bool], Gradients]
 
 
-def register_opaque(name: str, forward: Forward, backward: Backward) -> Forward:
+def register_opaque(name: str, forward: Forward, backward: Backward | None) -> Forward:
     """Register the operators ``name`` and ``name_backward``, and return the function to call."""
 
     @torch.library.custom_op(f"{NAMESPACE}::{name}", mutates_args=())
@@ -75,6 +76,25 @@ def register_opaque(name: str, forward: Forward, backward: Backward) -> Forward:
         with torch.autocast(query.device.type, enabled=False):
             return forward(call)
 
+    @attention.register_fake
+    def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+        rows, dtype = query.shape[:3], compute_dtype(query.dtype)
+        return (
+            query.new_empty(*rows, value.shape[3], dtype=dtype),
+            query.new_empty(rows, dtype=dtype),
+        )
+
+    if backward is not None:
+        _register_backward(name, attention, backward)
+
+    def call_operator(call: AttentionCall) -> tuple[Tensor, Tensor]:
+        out, lse = attention(*call.arguments())
+        return out.to(call.query.dtype), lse
+
+    return call_operator
+
+
+def _register_backward(name: str, attention: CustomOpDef, backward: Backward) -> None:
     @torch.library.custom_op(f"{NAMESPACE}::{name}_backward", mutates_args=())
     def attention_backward(
         out: Tensor,
@@ -120,14 +140,6 @@ def register_opaque(name: str, forward: Forward, backward: Backward) -> Forward:
         # An operator returns tensors only: nothing is an empty one.
         return tuple(query.new_empty(0) if grad is None else grad for grad in grads)  # type: ignore[return-value]
 
-    @attention.register_fake
-    def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-        rows, dtype = query.shape[:3], compute_dtype(query.dtype)
-        return (
-            query.new_empty(*rows, value.shape[3], dtype=dtype),
-            query.new_empty(rows, dtype=dtype),
-        )
-
     @attention_backward.register_fake
     def _(
         out: Tensor,
@@ -161,9 +173,3 @@ def register_opaque(name: str, forward: Forward, backward: Backward) -> Forward:
         return (*wanted_grads, *[None] * (len(wanted) - len(grads)))
 
     attention.register_autograd(autograd_backward, setup_context=setup_context)
-
-    def call_operator(call: AttentionCall) -> tuple[Tensor, Tensor]:
-        out, lse = attention(*call.arguments())
-        return out.to(call.query.dtype), lse
-
-    return call_operator

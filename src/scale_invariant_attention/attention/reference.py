@@ -47,7 +47,7 @@ def _attention(call: AttentionCall) -> tuple[Tensor, Tensor]:
     bad_key = ~(torch.isfinite(key).all(-1) & torch.isfinite(value).all(-1))
     # A query that sees no key has nothing to compute with, so its own NaN does not show either.
     bad = (visible & (bad_query.unsqueeze(-1) | bad_key.unsqueeze(-2))).any(-1)
-    return _SpoilRows.apply(out, bad.unsqueeze(-1)).to(call.query.dtype), _SpoilRows.apply(lse, bad)
+    return _spoil(out, bad.unsqueeze(-1)).to(call.query.dtype), _spoil(lse, bad)
 
 
 def _gain_and_bias(
@@ -75,6 +75,10 @@ def _look_up(table: Tensor | None, distance: Tensor) -> Tensor:
     return found.transpose(0, 1)
 
 
+def _spoil(rows: Tensor, bad: Tensor) -> Tensor:
+    return _SpoilRows.apply(rows, bad)  # type: ignore[no-any-return, no-untyped-call]
+
+
 class _SpoilRows(torch.autograd.Function):
     """NaN in the bad rows; backward NaN for a bad row whose gradient is wanted, else the gradient."""
 
@@ -84,6 +88,6 @@ class _SpoilRows(torch.autograd.Function):
         return rows.masked_fill(bad, torch.nan)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (bad,) = ctx.saved_tensors
         return torch.where(bad & (grad != 0), torch.nan, grad), None

@@ -181,7 +181,9 @@ def affine_tiles(
         return _Line(call, geometry, heads, dtype, offset)
     queries, keys = geometry.query_positions, geometry.key_positions
     # Looking at positions waits for the device; it is only worth it where there is no wait.
-    if queries.device.type == "cpu" and bool((queries.diff() == 1).all() & (keys.diff() == 1).all()):
+    if queries.device.type == "cpu" and bool(
+        (queries.diff() == 1).all() & (keys.diff() == 1).all()
+    ):
         return _Line(call, geometry, heads, dtype, int(queries[0] - keys[0]))
     return AffineTiles(call, geometry, heads, dtype)
 

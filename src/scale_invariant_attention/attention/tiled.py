@@ -174,7 +174,8 @@ class _Part:
 
     def _query_view(self, tensor: Tensor) -> Tensor:
         """``[B, Hq, Lq, ...]`` as this part's ``[rows, key heads, G, Lq, ...]``."""
-        return tensor[self.rows].unflatten(1, (-1, self.group))[:, self.key_heads]
+        part = tensor[self.rows]
+        return part.view(part.shape[0], -1, self.group, *part.shape[2:])[:, self.key_heads]
 
     def by_head(self, scores: Tensor) -> Tensor:
         """A tile ``[N, G * q, k]`` as ``[rows, heads, q, k]``."""

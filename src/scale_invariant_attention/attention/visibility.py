@@ -52,9 +52,9 @@ class Geometry:
     @property
     def rows(self) -> int:
         """How many batch rows differ: 1 when all share one geometry."""
-        parts = (self.query_positions, self.key_positions, self.key_mask)
-        parts += (self.query_documents, self.key_documents)
-        return max(part.shape[0] for part in parts if part is not None)
+        optional = (self.key_mask, self.query_documents, self.key_documents)
+        given = [part for part in optional if part is not None]
+        return max(part.shape[0] for part in (self.query_positions, self.key_positions, *given))
 
     def row(self, index: int) -> "Geometry":
         """The geometry of one batch row, ``[length]``."""

@@ -28,7 +28,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback(invoke_without_command=True)
 def _sia(
     context: typer.Context,
-    version: Annotated[  # noqa: ARG001  its callback does the work
+    version: Annotated[
         bool,
         typer.Option("--version", help="Show the version.", callback=_print_version, is_eager=True),
     ] = False,

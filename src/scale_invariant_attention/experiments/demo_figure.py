@@ -20,7 +20,7 @@ _LEAST_MASS = 0.3
 def draw(shares: RecentShares, decades: DecadeMasses, path: Path) -> None:
     """Write both panels to `path`; the ending of its name sets the format."""
     try:
-        from matplotlib.figure import Figure  # noqa: PLC0415  an extra
+        from matplotlib.figure import Figure
     except ModuleNotFoundError as missing:
         raise ModuleNotFoundError(
             'the figure needs matplotlib; pip install "scale-invariant-attention[plots]" adds it',
