@@ -33,7 +33,7 @@ bench: $(INSTALLED)  ## The op side by side with its rivals: minutes, on an idle
 	$(BIN)/python benchmarks/plot_attention.py benchmarks/results/attention.csv -o benchmarks/results/attention.png
 
 docs: $(VENV)/.installed-docs  ## The documentation as a web site in site/.
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

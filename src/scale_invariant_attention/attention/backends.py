@@ -45,8 +45,8 @@ BACKENDS = {
 def available_backends(device: torch.device | str = "cpu") -> list[str]:
     """The names of the backends that can run on a device.
 
-    >>> available_backends("cpu")[:2]
-    ['reference', 'tiled']
+    >>> {"reference", "tiled"} <= set(available_backends("cpu"))
+    True
     """
     device = torch.device(device)
     return [name for name, backend in BACKENDS.items() if backend.absence(device) is None]
