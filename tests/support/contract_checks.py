@@ -13,14 +13,20 @@ from scale_invariant_attention.attention.visibility import Geometry
 
 
 def failures(contract: Contract) -> list[str]:
-    """All that goes wrong with a contract, in words; empty when nothing does."""
-    judge = Judge(contract)
-    found = []
-    for backend in ("reference", "tiled"):
-        found += [f"{backend}: {v}" for v in judge.violations(run(contract, public_call(backend)))]
-    found += [f"small tiles: {v}" for v in judge.violations(with_small_tiles(contract))]
-    backend = ("reference", "tiled")[contract.seed % 2]
-    found += [f"{backend}, hidden NaN: {v}" for v in hidden_nan_leaks(contract, backend)]
+    """All that goes wrong with a contract, in words; empty when nothing does.
+
+    Every contract runs on the tiled backend; the costlier checks take turns.
+    """
+    judge, turn = Judge(contract), contract.seed % 4
+    found = [f"tiled: {v}" for v in judge.violations(run(contract, public_call("tiled")))]
+    if turn in (0, 2):
+        found += [f"small tiles: {v}" for v in judge.violations(with_small_tiles(contract))]
+    if turn == 1:
+        results = run(contract, public_call("reference"))
+        found += [f"reference: {v}" for v in judge.violations(results)]
+        found += [f"reference, hidden NaN: {v}" for v in hidden_nan_leaks(contract, "reference")]
+    if turn == 3:
+        found += [f"tiled, hidden NaN: {v}" for v in hidden_nan_leaks(contract, "tiled")]
     return found
 
 

@@ -101,10 +101,10 @@ def scale_invariant_gain_and_bias(distance: Tensor, tau: Tensor) -> tuple[Tensor
 
     >>> gain, bias = scale_invariant_gain_and_bias(torch.tensor([0.0, 10.0]), torch.tensor(10.0))
     >>> gain.tolist(), bias.tolist()
-    ([1.0, 1.544...], [-0.0, -1.386...])
+    ([1.0, 1.544...], [0.0, -1.386...])
     """
     doubled = 2 * torch.log1p(distance / tau)
-    return torch.sqrt(1 + doubled), -doubled
+    return torch.sqrt(1 + doubled), 0 - doubled
 
 
 def tau_tensor(tau: float | Tensor | None, device: torch.device) -> Tensor:

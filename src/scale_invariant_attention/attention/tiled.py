@@ -21,6 +21,10 @@ from .tables import AffineGradients, AffineTiles, Tile, affine_tiles
 from .visibility import BlockMap, Geometry
 
 
+# In bytes: what torch gives the memory that it allocates.
+ALIGNMENT = 64
+
+
 @dataclass(frozen=True)
 class TileSize:
     """How many queries and keys a tile covers, and how many scores all its heads may hold."""
@@ -150,9 +154,13 @@ class _Part:
 
     def of_keys(self, tensor: Tensor) -> Tensor:
         """Keys or values of this part, ``[N, Lk, D]``."""
-        # Always contiguous, so that a NaN that is cleared away does not change the layout and with
-        # it the order of sums.
-        return tensor[self.rows, self.key_heads].flatten(0, 1).to(self.dtype).contiguous()
+        part = tensor[self.rows, self.key_heads].to(self.dtype)
+        # Always with the same strides, also of dimensions of size 1, and aligned: otherwise products
+        # sum in another order. Clearing NaN away makes a copy, which must not change a single bit.
+        flat = part.flatten()
+        if flat.data_ptr() % ALIGNMENT != 0:
+            flat = flat.clone()
+        return flat.view(-1, *part.shape[2:])
 
     def of_queries(self, tensor: Tensor, queries: slice) -> Tensor:
         """A copy of a block of anything by query, rows backwards: ``[N, G * q]`` or ``[.., D]``.
