@@ -20,7 +20,6 @@ from .opaque import Gradients, register_opaque
 from .tables import AffineGradients, AffineTiles, Tile, affine_tiles
 from .visibility import BlockMap, Geometry
 
-
 # In bytes: what torch gives the memory that it allocates.
 ALIGNMENT = 64
 
