@@ -28,9 +28,12 @@ SEED ?= 1000000
 fuzz: $(INSTALLED)  ## Random contracts: make fuzz SECONDS=600, make fuzz CASES=1 SEED=123.
 	$(BIN)/python tests/fuzz_contracts.py --cases $(CASES) --seconds $(SECONDS) --seed $(SEED)
 
+RESULTS := benchmarks/results/attention.csv
 bench: $(INSTALLED)  ## The op side by side with its rivals: minutes, on an idle machine.
-	$(BIN)/python benchmarks/benchmark_attention.py --output benchmarks/results/attention.csv
-	$(BIN)/python benchmarks/plot_attention.py benchmarks/results/attention.csv -o benchmarks/results/attention.png
+	mkdir -p $(dir $(RESULTS))
+	$(BIN)/python benchmarks/benchmark_attention.py --output $(RESULTS)
+	$(BIN)/python benchmarks/plot_attention.py $(RESULTS) -o docs/attention-benchmark.png
+	$(BIN)/python benchmarks/page_attention.py $(RESULTS) -o docs/benchmark.md
 
 docs: $(VENV)/.installed-docs  ## The documentation as a web site in site/.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -95,6 +95,25 @@ def test_nan_in_the_future_never_reaches_the_past_nor_its_gradients(backend):
         assert torch.equal(before, after)
 
 
+def test_a_query_that_is_nan_spoils_only_what_it_sees(backend):
+    documents = torch.arange(40) // 20
+    query, key, value = inputs(40, 40)
+
+    def run(query):
+        leaves = [t.detach().clone().requires_grad_() for t in (query, key, value)]
+        out = sia.scale_invariant_attention(*leaves, key_documents=documents, backend=backend)
+        return [out, *torch.autograd.grad(out.sum(), leaves)]
+
+    clean = run(query)
+    query[:, :, 5] = math.nan
+    spoilt = run(query)
+    for before, after in zip(clean, spoilt, strict=True):
+        assert torch.equal(before[:, :, 20:], after[:, :, 20:])
+    # The output, and the gradient of the keys that the query sees.
+    for after in (spoilt[0], spoilt[2]):
+        assert after[:, :, :6].isnan().any()
+
+
 def test_a_query_that_sees_no_key_gives_zeros_minus_infinity_and_zero_gradients(backend):
     query, key, value = (t.requires_grad_() for t in inputs(10, 10))
     mask = torch.ones(2, 10, dtype=torch.bool)

@@ -46,6 +46,13 @@ def test_a_quick_run_writes_results_that_can_be_plotted(benchmarks, tmp_path):
     script(benchmarks / "plot_attention.py", results, "-o", picture)
     assert picture.read_bytes().startswith(b"\x89PNG")
 
+    page = tmp_path / "benchmark.md"
+    script(benchmarks / "page_attention.py", results, "-o", page)
+    for row in rows:
+        line = f"| {row['length']} | {row['rival']} | {float(row['median_ms']):.1f} |"
+        assert line in page.read_text()
+    assert header["commit"][:12] in page.read_text()
+
 
 def test_results_survive_the_file(load, tmp_path):
     results = load("results")

@@ -20,6 +20,8 @@ def failures(contract: Contract) -> list[str]:
     judge, turn = Judge(contract), contract.seed % 4
     found = [f"tiled: {v}" for v in judge.violations(run(contract, public_call("tiled")))]
     if turn in (0, 2):
+        found += [f"the oracle: {v}" for v in judge.oracle_doubts()]
+    if turn in (0, 2):
         found += [f"small tiles: {v}" for v in judge.violations(with_small_tiles(contract))]
     if turn == 1:
         results = run(contract, public_call("reference"))

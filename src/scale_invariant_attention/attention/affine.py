@@ -112,19 +112,26 @@ def tau_tensor(tau: float | Tensor | None, device: torch.device) -> Tensor:
     if isinstance(tau, Tensor):
         if not tau.dtype.is_floating_point:
             raise TypeError(f"tau must be a floating-point tensor, got {tau.dtype}")
-        if holds_values(tau):
-            sound = (torch.isfinite(tau) & (tau > 0)).all()
-            if tau.device.type != "cpu":
-                # Looking would stall the device; it reports the failure when it gets there.
-                torch._assert_async(sound, "tau must be positive and finite")
-            elif not sound:
-                raise ValueError(f"tau must be positive and finite, got {tau.tolist()}")
+        check_tau(tau)
         return tau.reshape(-1)
     if isinstance(tau, bool) or not isinstance(tau, int | float):
         raise TypeError(f"tau must be a number or a tensor [] or [heads], got {tau!r}")
     if not 0 < tau < inf:
         raise ValueError(f"tau must be positive and finite, got {tau}")
-    return torch.full((1,), tau, dtype=torch.float64, device=device)
+    # A product rather than torch.full, for which a compiler would make a graph for every value.
+    return torch.ones(1, dtype=torch.float64, device=device) * tau
+
+
+def check_tau(tau: Tensor) -> None:
+    """Refuse a tau that is not positive and finite, where there are values to look at."""
+    if not holds_values(tau):
+        return
+    sound = (torch.isfinite(tau) & (tau > 0)).all()
+    if tau.device.type != "cpu":
+        # Looking would stall the device; it reports the failure when it gets there.
+        torch._assert_async(sound, "tau must be positive and finite")
+    elif not sound:
+        raise ValueError(f"tau must be positive and finite, got {tau.tolist()}")
 
 
 def scale_invariant_slopes(distance: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:

@@ -138,9 +138,17 @@ def backend_for(
     affine: DistanceAffine | None = None,
     *,
     tau: float | Tensor = 10.0,
+    is_causal: bool = True,
+    scale: float | None = None,
+    query_positions: Tensor | None = None,
+    key_positions: Tensor | None = None,
+    key_mask: Tensor | None = None,
+    query_documents: Tensor | None = None,
+    key_documents: Tensor | None = None,
+    window: int | None = None,
+    sinks: int = 0,
     return_lse: bool = False,
     backend: str = "auto",
-    **settings: Any,
 ) -> str:
     """The name of the backend that runs this call, given as it would be to either function.
 
@@ -148,10 +156,27 @@ def backend_for(
     >>> backend_for(query, query, query)
     'tiled'
     """
-    call = checked_call(query, key, value, affine=affine, tau=tau, **settings)
+    call = checked_call(
+        query,
+        key,
+        value,
+        affine=affine,
+        tau=tau,
+        is_causal=is_causal,
+        scale=scale,
+        query_positions=query_positions,
+        key_positions=key_positions,
+        key_mask=key_mask,
+        query_documents=query_documents,
+        key_documents=key_documents,
+        window=window,
+        sinks=sinks,
+    )
     return choose(call, return_lse, backend).name
 
 
 def _run(call: AttentionCall, return_lse: bool, backend: str) -> Any:
+    if not isinstance(return_lse, bool):
+        raise TypeError(f"return_lse must be True or False, got {return_lse!r}")
     out, lse = choose(call, return_lse, backend).attention(call, return_lse)
     return (out, lse) if return_lse else out

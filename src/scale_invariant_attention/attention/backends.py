@@ -64,6 +64,8 @@ def choose(call: AttentionCall, return_lse: bool, name: str) -> Backend:
 
     A backend asked for by name runs or raises; nothing else ever runs in its place.
     """
+    if not isinstance(name, str):
+        raise TypeError(f"backend must be a name, got {name!r}")
     if name == "auto":
         return BACKENDS[_automatic(call, return_lse)]
     if name not in BACKENDS:

@@ -79,6 +79,11 @@ def checked_call(
     """Check every argument and return the call in its one form."""
     _check_inputs(query, key, value)
     query, key, value = _autocast(query, key, value)
+    if not (query.dtype == key.dtype == value.dtype):
+        raise TypeError(
+            "query, key and value must have the same dtype, "
+            f"got {query.dtype}, {key.dtype} and {value.dtype}"
+        )
     batch, heads, query_length, head_dim = query.shape
     key_length = key.shape[2]
 
@@ -90,8 +95,8 @@ def checked_call(
         raise TypeError(f"scale must be a number or None for 1/sqrt(head_dim), got {scale!r}")
     elif not -inf < scale < inf:
         raise ValueError(f"scale must be finite, got {scale}")
-    _check_count("window", window, 1)
-    _check_count("sinks", sinks, 0)
+    window = None if window is None else _count("window", window, 1)
+    sinks = _count("sinks", sinks, 0)
 
     def row(name: str, tensor: Tensor | None, length: int) -> Tensor | None:
         return _integer_row(name, tensor, batch, length, query.device)
@@ -130,7 +135,7 @@ def checked_call(
         window,
         sinks,
     )
-    _check_table_length(call)
+    check_table_length(call)
     return call
 
 
@@ -171,35 +176,24 @@ def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
         raise ValueError(f"key and value must have the same length, got {shapes}")
     if query.shape[3] != key.shape[3]:
         raise ValueError(f"query and key must have the same head_dim, got {shapes}")
-    if not _autocast_dtype(query) and not (query.dtype == key.dtype == value.dtype):
-        raise TypeError(
-            "query, key and value must have the same dtype, "
-            f"got {query.dtype}, {key.dtype} and {value.dtype}"
-        )
-
-
-def _autocast_dtype(query: Tensor) -> torch.dtype | None:
-    kind = query.device.type
-    if kind == "meta" or not torch.is_autocast_enabled(kind):
-        return None
-    return torch.get_autocast_dtype(kind)
 
 
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """What autocast does for SDPA: everything but float64 goes to the autocast dtype."""
-    dtype = _autocast_dtype(tensors[0])
-    if dtype is None or any(t.dtype == torch.float64 for t in tensors):
+    kind = tensors[0].device.type
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
         return tensors
-    return tuple(t.to(dtype) for t in tensors)
+    dtype = torch.get_autocast_dtype(kind)
+    return tuple(t if t.dtype == torch.float64 else t.to(dtype) for t in tensors)
 
 
-def _check_count(name: str, value: int | None, least: int) -> None:
-    if value is None and name == "window":
-        return
+def _count(name: str, value: int, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int | torch.SymInt):
         raise TypeError(f"{name} must be an integer, got {value!r}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}, got {value}")
+    # Operators take 64 bits, and no distance comes near it.
+    return min(value, 2**62)
 
 
 def _integer_row(
@@ -218,7 +212,7 @@ def _integer_row(
         )
     if tensor.device != device:
         raise ValueError(f"{name} is on {tensor.device} but query is on {device}")
-    return tensor.long().reshape(-1, length) if tensor.ndim == 2 else tensor.long().unsqueeze(0)
+    return tensor.long() if tensor.ndim == 2 else tensor.long().unsqueeze(0)
 
 
 def _positions(
@@ -292,7 +286,11 @@ def _checked_tau(tau: float | Tensor | None, heads: int, device: torch.device) -
     return tau_tensor(tau, device)
 
 
-def _check_table_length(call: AttentionCall) -> None:
+def check_table_length(call: AttentionCall) -> None:
+    """Refuse tables that do not reach the largest distance; operators ask again when they run.
+
+    While a call is traced its positions have no values yet.
+    """
     if call.gain is None:
         return
     largest = _largest_distance(call)

@@ -17,7 +17,7 @@ from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attent
 
 from .affine import scale_invariant_gain_and_bias
 from .contract import AttentionCall
-from .numerics import finite_part, mark_bad_keys, surely_finite
+from .numerics import finite_part, mark_bad_keys, surely_finite, without_autocast
 from .opaque import register_opaque
 from .visibility import BlockMap, Geometry
 
@@ -26,6 +26,7 @@ BLOCK = 128
 
 def absence(device: torch.device) -> str | None:
     """Why FlexAttention does not run on a device."""
+    # Whoever compiles has a compiler, and looking for one cannot be traced.
     if device.type == "cuda" or torch.compiler.is_compiling():
         return None
     if device.type != "cpu":
@@ -72,6 +73,10 @@ class _Kind:
     sinks: bool
     return_lse: bool
     requires_grad: bool
+    # Settings of torch that a kernel is compiled under, and compiled again when they change.
+    threads: int
+    deterministic: bool
+    default_dtype: torch.dtype
 
 
 def attention(call: AttentionCall, return_lse: bool) -> tuple[Tensor, Tensor | None]:
@@ -80,7 +85,7 @@ def attention(call: AttentionCall, return_lse: bool) -> tuple[Tensor, Tensor | N
         return _cpu_operator(call)[0], None
     if _is_empty(call):
         return _nothing_seen(call)
-    with torch.autocast(call.query.device.type, enabled=False):
+    with without_autocast(call.query.device):
         attend, rows = _kernel_for(call, return_lse)
         out, lse = attend(call.query, *mark_bad_keys(call.key, call.value))
         return out[:, :, -rows:], None if lse is None else lse[:, :, -rows:]
@@ -90,14 +95,16 @@ def _cpu_forward(call: AttentionCall) -> tuple[Tensor, Tensor]:
     nothing, no_lse = _nothing_seen(call)
     if _is_empty(call):
         return nothing.to(torch.float32), no_lse
-    attend, rows = _kernel_for(call, return_lse=False)
-    inputs = (call.query, call.key, call.value)
-    if all(surely_finite(tensor) for tensor in inputs):
-        out, _ = attend(*inputs)
-    else:
-        out = _attend_around_nan(attend, *inputs)
+    # One kernel for all modes of autograd: there is no backward in any of them.
+    with torch.inference_mode(False), torch.no_grad():
+        attend, rows = _kernel_for(call, return_lse=False)
+        inputs = (call.query, call.key, call.value)
+        out, _ = attend(*(finite_part(tensor) for tensor in inputs))
+        out = out[:, :, -rows:].float()
+        if not all(surely_finite(tensor) for tensor in inputs):
+            out = out.masked_fill(_sees_bad(call).unsqueeze(-1), torch.nan)
     # FlexAttention has no log-sum-exp here, and objection() has seen to it that nobody asks.
-    return out[:, :, -rows:].float(), no_lse
+    return out, no_lse
 
 
 # Opaque on CPUs also to an enclosing torch.compile, whose kernel would be made for one length.
@@ -119,7 +126,9 @@ _Attend = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor | None]]
 def _kernel_for(call: AttentionCall, return_lse: bool) -> tuple[_Attend, int]:
     """The compiled attention for a call, and how many of its last rows are the result."""
     rows = call.query.shape[2]
-    padded = _with_second_key(_with_second_query(call))
+    padded = _with_second_query(call)
+    if call.query.device.type == "cpu":
+        padded = _with_whole_key_blocks(padded)
     geometry = Geometry.of(padded)
     kind = _kind(padded, geometry, return_lse)
     data = _data(padded, geometry, kind)
@@ -147,15 +156,21 @@ def _standalone(tensor: Tensor) -> Tensor:
     return tensor.new_empty(0).set_(tensor)  # type: ignore[call-overload, no-any-return]
 
 
-def _attend_around_nan(attend: _Attend, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """NaN where it is seen and nowhere else: the kernel for CPUs loses a NaN among its scores."""
-    finite_query, finite_key, finite_value = (finite_part(t) for t in (query, key, value))
-    out, _ = attend(finite_query, finite_key, finite_value)
-    good = torch.isfinite(key).all(-1, keepdim=True) & torch.isfinite(value).all(-1, keepdim=True)
-    attention_to_bad, _ = attend(finite_query, finite_key, (~good).to(value.dtype).expand_as(value))
-    bad = attention_to_bad[..., :1] > 0
-    bad[:, :, -query.shape[2] :] |= ~torch.isfinite(query).all(-1, keepdim=True)
-    return out.masked_fill(bad, torch.nan)
+def _sees_bad(call: AttentionCall) -> Tensor:
+    """Which rows ``[B, Hq, Lq]`` see something that is not finite, some queries at a time.
+
+    The kernel for CPUs loses a NaN among its scores, so it is given finite parts alone.
+    """
+    bad_query = ~torch.isfinite(call.query).all(-1)
+    good_key = torch.isfinite(call.key).all(-1) & torch.isfinite(call.value).all(-1)
+    bad_key = ~good_key.repeat_interleave(call.group, 1)
+    geometry, rows = Geometry.of(call), []
+    for start in range(0, call.query.shape[2], BLOCK):
+        queries = slice(start, start + BLOCK)
+        visible = geometry.tile(queries, slice(None)).visible.unsqueeze(1)
+        bad = bad_key.unsqueeze(2) | bad_query[:, :, queries].unsqueeze(3)
+        rows.append((visible & bad).any(-1))
+    return torch.cat(rows, 2)
 
 
 def _with_second_query(call: AttentionCall) -> AttentionCall:
@@ -174,23 +189,30 @@ def _with_second_query(call: AttentionCall) -> AttentionCall:
     )
 
 
-def _with_second_key(call: AttentionCall) -> AttentionCall:
-    """A lone key and a masked one behind it, for the same reason."""
-    if call.key.shape[2] > 1:
-        return call
+def _with_whole_key_blocks(call: AttentionCall) -> AttentionCall:
+    """Masked keys behind the keys, up to a whole number of blocks.
+
+    torch's kernel for CPUs is wrong for some lengths of a last, shorter block: with 8 keys more than
+    a multiple of 16, rows that see few of them come out as zeros or NaN now and then.
+    """
     geometry = Geometry.of(call)
     mask = call.key_mask
     if mask is None:
-        mask = torch.ones(call.key.shape[0], 1, dtype=torch.bool, device=call.key.device)
-    documents = call.key_documents
+        shape = (call.key.shape[0], call.key.shape[2])
+        mask = torch.ones(shape, dtype=torch.bool, device=call.key.device)
+    padding = -call.key.shape[2] % BLOCK
+
+    def extended(tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else F.pad(tensor, (0, padding), value=0)
+
     return replace(
         call,
-        key=F.pad(call.key, (0, 0, 0, 1)),
-        value=F.pad(call.value, (0, 0, 0, 1)),
+        key=F.pad(call.key, (0, 0, 0, padding)),
+        value=F.pad(call.value, (0, 0, 0, padding)),
         query_positions=geometry.query_positions,
-        key_positions=geometry.key_positions.expand(-1, 2),
-        key_mask=F.pad(mask, (0, 1)),
-        key_documents=None if documents is None else documents.expand(-1, 2),
+        key_positions=extended(geometry.key_positions),
+        key_mask=extended(mask),
+        key_documents=extended(call.key_documents),
     )
 
 
@@ -216,13 +238,17 @@ def _kind(call: AttentionCall, geometry: Geometry, return_lse: bool) -> _Kind:
         sinks=call.sinks > 0,
         return_lse=return_lse,
         requires_grad=call.requires_grad,
+        threads=torch.get_num_threads(),
+        deterministic=torch.are_deterministic_algorithms_enabled(),
+        default_dtype=torch.get_default_dtype(),
     )
 
 
 def _data(call: AttentionCall, geometry: Geometry, kind: _Kind) -> tuple[Tensor, ...]:
     """What a kernel reads besides query, key and value, in the order of :func:`_program`."""
     if call.tau is not None:
-        affine = call.tau.float()
+        # Below the least float32 a tau would be zero.
+        affine = call.tau.float().clamp_min(1e-30)
     else:
         assert call.gain is not None
         assert call.bias is not None

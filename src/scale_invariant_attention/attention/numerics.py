@@ -5,6 +5,8 @@ gives NaN; a query that does not see it is not touched by it, to the bit. Multip
 does not give that (0 * NaN is NaN), so the backends multiply by the finite parts and mark the rows.
 """
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
@@ -20,6 +22,18 @@ def finite_part(tensor: Tensor) -> Tensor:
     if surely_finite(tensor):
         return tensor
     return torch.nan_to_num(tensor, nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """A region in which autocast does not narrow what is computed."""
+    return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
+
+
+def mark_bad_rows(rows: Tensor) -> Tensor:
+    """NaN throughout every row ``[..., D]`` that is not finite."""
+    if surely_finite(rows):
+        return rows
+    return rows.masked_fill(~torch.isfinite(rows).all(-1, keepdim=True), torch.nan)
 
 
 def mark_bad_keys(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:

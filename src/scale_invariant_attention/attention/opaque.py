@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch._library.custom_ops import CustomOpDef
+from torch.autograd import forward_ad
 
-from .contract import AttentionCall
-from .numerics import compute_dtype
+from .affine import check_tau
+from .contract import AttentionCall, check_table_length
+from .numerics import compute_dtype, without_autocast
 
 NAMESPACE = "scale_invariant_attention"
 # The fields of an AttentionCall, tensors first.
@@ -48,7 +50,11 @@ def register_opaque(name: str, forward: Forward, backward: Backward | None) -> F
 
     def run(*arguments: Any) -> tuple[Tensor, Tensor]:
         call = AttentionCall(*arguments)
-        with torch.autocast(call.query.device.type, enabled=False):
+        # What could not be checked while the call was traced.
+        check_table_length(call)
+        if call.tau is not None:
+            check_tau(call.tau)
+        with without_autocast(call.query.device):
             return forward(call)
 
     attention = torch.library.custom_op(
@@ -68,10 +74,25 @@ def register_opaque(name: str, forward: Forward, backward: Backward | None) -> F
         _register_backward(name, attention, backward)
 
     def call_operator(call: AttentionCall) -> tuple[Tensor, Tensor]:
+        _refuse_tangents(name, call)
         out, lse = attention(*call.arguments())
         return out.to(call.query.dtype), lse
 
     return call_operator
+
+
+def _refuse_tangents(name: str, call: AttentionCall) -> None:
+    """An operator without a forward derivative would silently drop the tangents of its inputs."""
+    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
+        return
+    for tensor in call.arguments()[:TENSORS]:
+        if tensor is None:
+            continue
+        dual = forward_ad.unpack_dual(tensor)  # type: ignore[no-untyped-call]
+        if dual.tangent is not None:
+            raise NotImplementedError(
+                f"backend {name!r} has no forward-mode derivative; use backend='reference'"
+            )
 
 
 def _register_backward(name: str, attention: CustomOpDef, backward: Backward) -> None:
@@ -84,7 +105,7 @@ def _register_backward(name: str, attention: CustomOpDef, backward: Backward) ->
         *arguments: Any,
     ) -> tuple[Tensor, ...]:
         call = AttentionCall(*arguments)
-        with torch.autocast(out.device.type, enabled=False):
+        with without_autocast(out.device):
             grads = backward(call, out, lse, grad_out, grad_lse, affine_grads)
         # An operator returns tensors only: nothing is an empty one.
         return tuple(out.new_empty(0) if grad is None else grad for grad in grads)

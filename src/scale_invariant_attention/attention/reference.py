@@ -13,13 +13,13 @@ from torch import Tensor
 
 from .affine import scale_invariant_gain_and_bias
 from .contract import AttentionCall
-from .numerics import compute_dtype
+from .numerics import compute_dtype, without_autocast
 from .visibility import Geometry
 
 
 def attention(call: AttentionCall) -> tuple[Tensor, Tensor]:
     """Output ``[B, Hq, Lq, Dv]`` in the input dtype and log-sum-exp ``[B, Hq, Lq]``."""
-    with torch.autocast(call.query.device.type, enabled=False):
+    with without_autocast(call.query.device):
         return _attention(call)
 
 
@@ -33,21 +33,19 @@ def _attention(call: AttentionCall) -> tuple[Tensor, Tensor]:
     # A bias of -inf hides a key too, and must not leave a row of nothing but -inf to differentiate.
     visible = geometry.visible.unsqueeze(1) & (bias != -torch.inf)
 
-    finite_query, finite_key, finite_value = (
-        torch.where(torch.isfinite(t), t, 0) for t in (query, key, value)
-    )
-    scores = call.scale * (finite_query @ finite_key.transpose(-2, -1))
-    logits = torch.where(visible, gain * scores + bias, -torch.inf)
-    lse = torch.logsumexp(logits, dim=-1)
-    weights = torch.exp(logits - lse.masked_fill(lse == -torch.inf, 0).unsqueeze(-1))
-    weights = torch.where(visible, weights, 0)
-    out = weights @ finite_value
-
     bad_query = ~torch.isfinite(query).all(-1)
     bad_key = ~(torch.isfinite(key).all(-1) & torch.isfinite(value).all(-1))
     # A query that sees no key has nothing to compute with, so its own NaN does not show either.
     bad = (visible & (bad_query.unsqueeze(-1) | bad_key.unsqueeze(-2))).any(-1)
-    return _spoil(out, bad.unsqueeze(-1)).to(call.query.dtype), _spoil(lse, bad)
+    spoiling = torch.zeros(bad.shape, dtype=dtype, device=bad.device).masked_fill(bad, torch.nan)
+
+    query, key, value = (torch.where(torch.isfinite(t), t, 0) for t in (query, key, value))
+    scores = _spoil_gradients(call.scale * (query @ key.transpose(-2, -1)), bad.unsqueeze(-1))
+    logits = torch.where(visible, gain * scores + bias, -torch.inf)
+    lse = torch.logsumexp(logits, dim=-1)
+    weights = torch.exp(logits - lse.masked_fill(lse == -torch.inf, 0).unsqueeze(-1))
+    out = torch.where(visible, weights, 0) @ value
+    return (out + spoiling.unsqueeze(-1)).to(call.query.dtype), lse + spoiling
 
 
 def _gain_and_bias(
@@ -56,8 +54,9 @@ def _gain_and_bias(
     """Gain and bias of every pair, ``[1 or B, 1 or Hq, Lq, Lk]``."""
     distance = geometry.distance.unsqueeze(1)
     if call.tau is not None:
-        tau = call.tau.to(dtype).reshape(1, -1, 1, 1)
-        gain, bias = scale_invariant_gain_and_bias(distance.to(dtype), tau)
+        tau = call.tau.double().reshape(1, -1, 1, 1)
+        tables = scale_invariant_gain_and_bias(distance.double(), tau)
+        gain, bias = (table.to(dtype) for table in tables)
     else:
         gain, bias = (_look_up(table, distance).to(dtype) for table in (call.gain, call.bias))
     sink = geometry.sink
@@ -75,19 +74,28 @@ def _look_up(table: Tensor | None, distance: Tensor) -> Tensor:
     return found.transpose(0, 1)
 
 
-def _spoil(rows: Tensor, bad: Tensor) -> Tensor:
-    return _SpoilRows.apply(rows, bad)  # type: ignore[no-any-return, no-untyped-call]
+def _spoil_gradients(scores: Tensor, bad: Tensor) -> Tensor:
+    return _SpoilGradients.apply(scores, bad)  # type: ignore[no-any-return, no-untyped-call]
 
 
-class _SpoilRows(torch.autograd.Function):
-    """NaN in the bad rows; backward NaN for a bad row whose gradient is wanted, else the gradient."""
+class _SpoilGradients(torch.autograd.Function):
+    """The scores as they are; backward, NaN for every gradient that a bad row would pass on."""
+
+    generate_vmap_rule = True
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, bad: Tensor) -> Tensor:
-        ctx.save_for_backward(bad)
-        return rows.masked_fill(bad, torch.nan)
+    def forward(scores: Tensor, bad: Tensor) -> Tensor:
+        return scores.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (bad,) = ctx.saved_tensors
         return torch.where(bad & (grad != 0), torch.nan, grad), None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, bad: None) -> Tensor:
+        return tangent.clone()

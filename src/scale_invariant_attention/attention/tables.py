@@ -73,6 +73,7 @@ class AffineTiles:
         self, call: AttentionCall, geometry: Geometry, heads: slice, dtype: torch.dtype
     ) -> None:
         self._call, self._geometry, self._heads, self._dtype = call, geometry, heads, dtype
+        self._hides = call.bias is not None and bool(torch.isneginf(call.bias).any())
 
     def tile(self, queries: slice, keys: slice, geometry: Geometry, hidden: Tensor | None) -> Tile:
         """The tile of `queries`, running backwards, by `keys`; `geometry` is the tile's own."""
@@ -80,6 +81,9 @@ class AffineTiles:
         sink = geometry.sink
         if sink is not None:
             gain, bias = torch.where(sink, 1, gain), torch.where(sink, 0, bias)
+        if self._hides:
+            # A bias of -inf is as good as a mask, and keeps NaN out like one.
+            hidden = torch.isneginf(bias) if hidden is None else hidden | torch.isneginf(bias)
         return Tile(queries, keys, geometry, hidden, gain, bias)
 
     def add_gradients(
@@ -100,19 +104,19 @@ class AffineTiles:
     def _gain_and_bias(
         self, queries: slice, keys: slice, geometry: Geometry
     ) -> tuple[Tensor, Tensor]:
-        return self._at(geometry.distance, self._dtype)
+        return self._at(geometry.distance)
 
     def _add(self, tile: Tile, gain: Tensor, bias: Tensor, into: AffineGradients) -> None:
         distance = tile.geometry.distance.flatten()
         into.add(self._heads, distance, gain.flatten(1), bias.flatten(1))
 
-    def _at(self, distance: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Gain and bias at any distances, ``[1 or heads, *distance]``; tau's computed in `dtype`."""
+    def _at(self, distance: Tensor) -> tuple[Tensor, Tensor]:
+        """Gain and bias at any distances, ``[1 or heads, *distance]``."""
         call = self._call
         if call.tau is not None:
-            tau = _rows(call.tau, self._heads).to(dtype)
+            tau = _rows(call.tau, self._heads).double()
             tau = tau.reshape(-1, *[1] * distance.ndim)
-            gain, bias = scale_invariant_gain_and_bias(distance.to(dtype), tau)
+            gain, bias = scale_invariant_gain_and_bias(distance.double(), tau)
         else:
             assert call.gain is not None
             assert call.bias is not None
@@ -141,7 +145,7 @@ class _Line(AffineTiles):
             offset + self._queries - 1, least, -1, device=geometry.key_positions.device
         )
         self._distance = offsets.clamp_min(0) if geometry.is_causal else offsets.abs()
-        self._gain, self._bias = self._at(self._distance, torch.float64)
+        self._gain, self._bias = self._at(self._distance)
         self._sums: tuple[Tensor, Tensor] | None = None
 
     def finish(self, into: AffineGradients) -> None:

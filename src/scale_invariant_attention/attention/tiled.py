@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .contract import AttentionCall
-from .numerics import compute_dtype, finite_part, mark_bad_keys
+from .numerics import compute_dtype, finite_part, mark_bad_keys, mark_bad_rows
 from .opaque import Gradients, register_opaque
 from .tables import AffineGradients, AffineTiles, Tile, affine_tiles
 from .visibility import BlockMap, Geometry
@@ -56,7 +56,7 @@ def forward(call: AttentionCall, size: TileSize | None = None) -> tuple[Tensor, 
         key, value = mark_bad_keys(part.of_keys(call.key), part.of_keys(call.value))
         scratch = part.scratch()
         for queries in part.query_blocks():
-            query = part.of_queries(call.query, queries).mul_(call.scale)
+            query = mark_bad_rows(part.of_queries(call.query, queries)).mul_(call.scale)
             total_value = query.new_zeros(*query.shape[:2], value.shape[2])
             highest = query.new_full((*query.shape[:2], 1), -torch.inf)
             total = torch.zeros_like(highest)
@@ -216,7 +216,7 @@ class _Part:
         for keys, worth, uncut in zip(blocks, some.tolist(), full.tolist(), strict=True):
             if not worth:
                 continue
-            geometry = self.geometry.tile(_backwards(queries), keys)
+            geometry = self.geometry.tile(queries, keys, backwards=True)
             hidden = None if uncut else ~geometry.visible
             if hidden is None or not hidden.all():
                 yield self.affine.tile(queries, keys, geometry, hidden)
@@ -228,6 +228,8 @@ def _parts(call: AttentionCall, size: TileSize, dtype: torch.dtype) -> Iterator[
     if batch == 0 or query_length == 0 or key_length == 0:
         return
     geometry = Geometry.of(call)
+    if call.query.device.type == "cpu":
+        geometry = geometry.collapsed()
     together = size.scores // (min(size.queries, query_length) * min(size.keys, key_length))
     heads_at_once = min(key_heads, max(1, together // call.group))
     rows_at_once = max(1, together // query_heads) if geometry.rows == 1 else 1
@@ -242,10 +244,6 @@ def _parts(call: AttentionCall, size: TileSize, dtype: torch.dtype) -> Iterator[
 def _blocks(length: int, block: int) -> Iterator[slice]:
     for start in range(0, length, block):
         yield slice(start, min(start + block, length))
-
-
-def _backwards(queries: slice) -> slice:
-    return slice(queries.start, queries.stop, -1)
 
 
 def _product(left: Tensor, right: Tensor, scratch: Tensor) -> Tensor:

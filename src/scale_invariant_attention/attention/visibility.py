@@ -4,7 +4,8 @@ A key is visible to a query when it is not masked, lies in the same document, is
 (if causal), and lies inside the window or is a sink.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -28,6 +29,14 @@ class Geometry:
     is_causal: bool
     window: int | None
     sinks: int
+
+    TENSORS: ClassVar = (
+        "query_positions",
+        "key_positions",
+        "key_mask",
+        "query_documents",
+        "key_documents",
+    )
 
     @classmethod
     def of(cls, call: AttentionCall) -> "Geometry":
@@ -62,32 +71,36 @@ class Geometry:
         def pick(part: Tensor | None) -> Tensor | None:
             return None if part is None else part[min(index, part.shape[0] - 1)]
 
-        query_positions, key_positions = pick(self.query_positions), pick(self.key_positions)
-        assert query_positions is not None
-        assert key_positions is not None
-        return Geometry(
-            query_positions,
-            key_positions,
-            pick(self.key_mask),
-            pick(self.query_documents),
-            pick(self.key_documents),
-            self.is_causal,
-            self.window,
-            self.sinks,
-        )
+        picked = {name: pick(getattr(self, name)) for name in self.TENSORS}
+        return replace(self, **picked)  # type: ignore[arg-type]
 
-    def tile(self, queries: slice, keys: slice) -> "Geometry":
-        """The geometry of some queries and some keys; a negative step runs backwards."""
-        return Geometry(
-            _cut(self.query_positions, queries),
-            _cut(self.key_positions, keys),
-            None if self.key_mask is None else _cut(self.key_mask, keys),
-            None if self.query_documents is None else _cut(self.query_documents, queries),
-            None if self.key_documents is None else _cut(self.key_documents, keys),
-            self.is_causal,
-            self.window,
-            self.sinks,
-        )
+    def tile(self, queries: slice, keys: slice, backwards: bool = False) -> "Geometry":
+        """The geometry of some queries, which may run backwards, and some keys."""
+
+        def cut(name: str) -> Tensor | None:
+            part = getattr(self, name)
+            if part is None:
+                return None
+            if name.startswith("key"):
+                return part[..., keys]  # type: ignore[no-any-return]
+            return part[..., queries].flip(-1) if backwards else part[..., queries]  # type: ignore[no-any-return]
+
+        return replace(self, **{name: cut(name) for name in self.TENSORS})  # type: ignore[arg-type]
+
+    def collapsed(self) -> "Geometry":
+        """The same geometry with what is equal in all rows held once, and no mask that hides nothing.
+
+        It looks at values: not while tracing, and only worth it where looking is cheap.
+        """
+        parts: dict[str, Tensor | None] = {}
+        for name in self.TENSORS:
+            part: Tensor | None = getattr(self, name)
+            if part is not None and part.shape[0] > 1 and bool((part == part[:1]).all()):
+                part = part[:1]
+            parts[name] = part
+        if parts["key_mask"] is not None and bool(parts["key_mask"].all()):
+            parts["key_mask"] = None
+        return replace(self, **parts)  # type: ignore[arg-type]
 
     @property
     def distance(self) -> Tensor:
@@ -118,12 +131,6 @@ class Geometry:
         return visible
 
 
-def _cut(tensor: Tensor, part: slice) -> Tensor:
-    if part.step == -1:
-        return tensor[..., part.start : part.stop].flip(-1)
-    return tensor[..., part]
-
-
 class BlockMap:
     """Which tiles of a one-row geometry hold no visible pair, and which nothing but visible pairs.
 
@@ -138,7 +145,7 @@ class BlockMap:
         self.key_low, self.key_high = _extremes(geometry.key_positions, key_block, mask)
         self.all_unmasked = None
         if mask is not None:
-            self.all_unmasked = _blocks(mask, key_block, fill=True).all(-1)
+            self.all_unmasked = _padded_blocks(mask, key_block, fill=True).all(-1)
         if geometry.query_documents is not None and geometry.key_documents is not None:
             self.query_documents = _extremes(geometry.query_documents, query_block)
             self.key_documents = _extremes(geometry.key_documents, key_block, mask)
@@ -178,12 +185,12 @@ def _extremes(values: Tensor, block: int, mask: Tensor | None = None) -> tuple[T
     low = values if mask is None else values.masked_fill(~mask, greatest)
     high = values if mask is None else values.masked_fill(~mask, least)
     return (
-        _blocks(low, block, fill=greatest).amin(-1),
-        _blocks(high, block, fill=least).amax(-1),
+        _padded_blocks(low, block, fill=greatest).amin(-1),
+        _padded_blocks(high, block, fill=least).amax(-1),
     )
 
 
-def _blocks(values: Tensor, block: int, fill: int | bool) -> Tensor:
+def _padded_blocks(values: Tensor, block: int, fill: int | bool) -> Tensor:
     """``[length]`` as ``[blocks, block]``, the last block filled up."""
     missing = -values.shape[0] % block
     filling = values.new_full((missing,), fill)

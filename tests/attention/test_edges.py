@@ -1,0 +1,171 @@
+"""Corners: what is refused only when a compiled call runs, odd emptiness, and the limits of floats."""
+
+import math
+
+import pytest
+import torch
+
+import scale_invariant_attention as sia
+
+BACKENDS = ["reference", "tiled"]
+
+
+@pytest.fixture
+def inputs():
+    return torch.randn(3, 2, 4, 10, 8, generator=torch.Generator().manual_seed(0)).unbind()
+
+
+def test_a_compiled_call_refuses_a_bad_tau_and_short_tables_when_it_runs(inputs):
+    torch.compiler.reset()
+    query, key, value = inputs
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def with_tau(tau):
+        return sia.scale_invariant_attention(query, key, value, tau=tau)
+
+    with_tau(torch.tensor(3.0))
+    with pytest.raises(ValueError, match="tau must be positive"):
+        with_tau(torch.tensor(-3.0))
+
+    affine = sia.DistanceAffine.identity(10)
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def with_positions(positions):
+        return sia.distance_affine_attention(
+            query, key, value, affine, query_positions=positions, key_positions=torch.arange(10)
+        )
+
+    with_positions(torch.arange(10))
+    with pytest.raises(ValueError, match="needs 110"):
+        with_positions(torch.arange(100, 110))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_infinite_query_gives_nan(backend):
+    query, ones = torch.full((1, 1, 3, 1), math.inf), torch.ones(1, 1, 3, 1)
+    out, lse = sia.scale_invariant_attention(query, -ones, ones, return_lse=True, backend=backend)
+    assert out.isnan().all()
+    assert lse.isnan().all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_bias_of_minus_infinity_keeps_nan_out(inputs, backend):
+    query, key, value = inputs
+    bias = torch.zeros(10)
+    bias[3] = -math.inf
+    key = key.clone()
+    key[:, :, 0] = math.nan
+    affine = sia.DistanceAffine(torch.ones(10), bias)
+    out = sia.distance_affine_attention(query, key, value, affine, backend=backend)
+    assert out.isnan().all((0, 1, 3)).tolist() == [i != 3 for i in range(10)]
+    assert out.isnan().any((0, 1, 3)).tolist() == [i != 3 for i in range(10)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_no_queries_and_no_keys_with_rows_of_their_own(inputs, backend):
+    query, key, value = inputs
+    out = sia.scale_invariant_attention(
+        query[:, :, :0], key, value, query_positions=torch.zeros(2, 0).long(), backend=backend
+    )
+    assert out.shape == (2, 4, 0, 8)
+    out = sia.scale_invariant_attention(
+        query,
+        key[:, :, :0],
+        value[:, :, :0],
+        key_mask=torch.ones(2, 0, dtype=torch.bool),
+        query_documents=torch.zeros(10).long(),
+        key_documents=torch.zeros(2, 0).long(),
+        backend=backend,
+    )
+    assert torch.equal(out, torch.zeros_like(query))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("positions", [torch.arange(10), torch.arange(10) * 2])
+@pytest.mark.parametrize("tau", [1e-50, 1e300])
+def test_extreme_taus_are_finite(inputs, backend, positions, tau):
+    out = sia.scale_invariant_attention(
+        *inputs, tau=tau, query_positions=positions, key_positions=positions, backend=backend
+    )
+    assert out.isfinite().all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_windows_and_sinks_of_any_size(inputs, backend):
+    full = sia.scale_invariant_attention(*inputs, backend=backend)
+    wide = sia.scale_invariant_attention(*inputs, window=2**70, backend=backend)
+    torch.testing.assert_close(wide, full)
+    sia.scale_invariant_attention(*inputs, sinks=2**70, backend=backend)
+
+
+def test_mixed_dtypes_are_refused_under_autocast_where_float64_stays(inputs):
+    query, key, value = inputs
+    with (
+        torch.autocast("cpu", dtype=torch.bfloat16),
+        pytest.raises(TypeError, match=r"same dtype.*float64"),
+    ):
+        sia.scale_invariant_attention(query, key.double(), value)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_meta_tensors_on_every_backend(backend):
+    query = torch.empty(2, 4, 10, 8, device="meta")
+    assert sia.scale_invariant_attention(query, query, query, backend=backend).shape == query.shape
+
+
+def test_function_transforms_on_the_reference(inputs):
+    query, key, value = inputs
+
+    def total(query):
+        return sia.scale_invariant_attention(query, key, value, backend="reference").sum()
+
+    leaf = query.clone().requires_grad_()
+    torch.testing.assert_close(
+        torch.func.grad(total)(query), torch.autograd.grad(total(leaf), leaf)[0]
+    )
+    assert torch.vmap(total)(torch.stack([query, query])).shape == (2,)
+
+
+def test_second_derivatives_exist_on_the_reference_and_are_refused_elsewhere(inputs):
+    query, key, value = (t[:1, :1, :4, :2].double().requires_grad_() for t in inputs)
+
+    def attend(backend):
+        return lambda q: sia.scale_invariant_attention(q, key, value, backend=backend)
+
+    assert torch.autograd.gradgradcheck(attend("reference"), query)
+    out = attend("tiled")(query)
+    (grad,) = torch.autograd.grad(out.square().sum(), query, create_graph=True)
+    with pytest.raises(RuntimeError, match="no autograd formula"):
+        grad.sum().backward()
+
+
+def test_forward_mode_derivatives_are_right_or_refused(inputs):
+    query, key, value = (t.double() for t in inputs)
+
+    def attend(backend):
+        return lambda q: sia.scale_invariant_attention(q, key, value, backend=backend)
+
+    step = 1e-6 * query
+    difference = (attend("reference")(query + step) - attend("reference")(query - step)) / 2e-6
+    _, tangent = torch.func.jvp(attend("reference"), (query,), (query,))
+    torch.testing.assert_close(tangent, difference, rtol=1e-6, atol=1e-6)
+    with pytest.raises(NotImplementedError, match="'tiled' has no forward-mode derivative"):
+        torch.func.jvp(attend("tiled"), (query,), (query,))
+
+
+def test_return_lse_is_a_flag(inputs):
+    with pytest.raises(TypeError, match="return_lse"):
+        sia.scale_invariant_attention(*inputs, return_lse="no")
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_equal_rows_are_computed_together(inputs, same):
+    """Rows that differ only in name: the results are those of rows on their own."""
+    mask = torch.ones(2, 10, dtype=torch.bool)
+    mask[:, 2] = False
+    mask[1, 3] = same
+    positions = torch.arange(10).repeat(2, 1)
+    settings = {"key_mask": mask, "query_positions": positions, "key_positions": positions}
+    found = sia.scale_invariant_attention(*inputs, **settings, backend="tiled")
+    expected = sia.scale_invariant_attention(*inputs, **settings, backend="reference")
+    torch.testing.assert_close(found, expected, atol=2e-6, rtol=1e-5)
