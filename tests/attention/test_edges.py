@@ -139,18 +139,15 @@ def test_second_derivatives_exist_on_the_reference_and_are_refused_elsewhere(inp
         grad.sum().backward()
 
 
-def test_forward_mode_derivatives_are_right_or_refused(inputs):
-    query, key, value = (t.double() for t in inputs)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_forward_mode_derivatives_are_refused_rather_than_dropped(inputs, backend):
+    query, key, value = inputs
 
-    def attend(backend):
-        return lambda q: sia.scale_invariant_attention(q, key, value, backend=backend)
+    def attend(query):
+        return sia.scale_invariant_attention(query, key, value, backend=backend)
 
-    step = 1e-6 * query
-    difference = (attend("reference")(query + step) - attend("reference")(query - step)) / 2e-6
-    _, tangent = torch.func.jvp(attend("reference"), (query,), (query,))
-    torch.testing.assert_close(tangent, difference, rtol=1e-6, atol=1e-6)
-    with pytest.raises(NotImplementedError, match="'tiled' has no forward-mode derivative"):
-        torch.func.jvp(attend("tiled"), (query,), (query,))
+    with pytest.raises(NotImplementedError, match=r"forward.mode"):
+        torch.func.jvp(attend, (query,), (query,))
 
 
 def test_return_lse_is_a_flag(inputs):

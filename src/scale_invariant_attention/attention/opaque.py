@@ -91,7 +91,7 @@ def _refuse_tangents(name: str, call: AttentionCall) -> None:
         dual = forward_ad.unpack_dual(tensor)  # type: ignore[no-untyped-call]
         if dual.tangent is not None:
             raise NotImplementedError(
-                f"backend {name!r} has no forward-mode derivative; use backend='reference'"
+                f"backend {name!r} has no forward-mode derivative; use reverse mode"
             )
 
 

@@ -95,7 +95,3 @@ class _SpoilGradients(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (bad,) = ctx.saved_tensors
         return torch.where(bad & (grad != 0), torch.nan, grad), None
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, bad: None) -> Tensor:
-        return tangent.clone()
