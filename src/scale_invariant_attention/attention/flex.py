@@ -5,23 +5,17 @@ does not compile again. Batch size, head counts and head sizes are fixed in a ke
 """
 
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
-from .affine import scale_invariant_gain_and_bias
 from .contract import AttentionCall
+from .flex_kernel import BLOCK, Kernel, kernel_for
 from .numerics import finite_part, mark_bad_keys, surely_finite, without_autocast
 from .opaque import register_opaque
-from .visibility import BlockMap, Geometry
-
-BLOCK = 128
+from .visibility import Geometry
 
 
 def absence(device: torch.device) -> str | None:
@@ -52,33 +46,6 @@ def objection(call: AttentionCall, return_lse: bool) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """All that a compiled kernel is made for; whatever is not here is data."""
-
-    batch: int
-    query_heads: int
-    key_heads: int
-    head_dim: int
-    value_dim: int
-    dtype: torch.dtype
-    device: torch.device
-    rows: int
-    affine_heads: int
-    tables: bool
-    is_causal: bool
-    masked: bool
-    documents: bool
-    window: bool
-    sinks: bool
-    return_lse: bool
-    requires_grad: bool
-    # Settings of torch that a kernel is compiled under, and compiled again when they change.
-    threads: int
-    deterministic: bool
-    default_dtype: torch.dtype
-
-
 def attention(call: AttentionCall, return_lse: bool) -> tuple[Tensor, Tensor | None]:
     """Output ``[B, Hq, Lq, Dv]`` in the input dtype and, where asked for, the log-sum-exp."""
     if call.query.device.type == "cpu":
@@ -86,9 +53,8 @@ def attention(call: AttentionCall, return_lse: bool) -> tuple[Tensor, Tensor | N
     if _is_empty(call):
         return _nothing_seen(call)
     with without_autocast(call.query.device):
-        attend, rows = _kernel_for(call, return_lse)
-        out, lse = attend(call.query, *mark_bad_keys(call.key, call.value))
-        return out[:, :, -rows:], None if lse is None else lse[:, :, -rows:]
+        attend = _padded_kernel(call, return_lse)
+        return attend(call.query, *mark_bad_keys(call.key, call.value))
 
 
 def _cpu_forward(call: AttentionCall) -> tuple[Tensor, Tensor]:
@@ -97,10 +63,10 @@ def _cpu_forward(call: AttentionCall) -> tuple[Tensor, Tensor]:
         return nothing.to(torch.float32), no_lse
     # One kernel for all modes of autograd: there is no backward in any of them.
     with torch.inference_mode(False), torch.no_grad():
-        attend, rows = _kernel_for(call, return_lse=False)
+        attend = _padded_kernel(call, return_lse=False)
         inputs = (call.query, call.key, call.value)
         out, _ = attend(*(finite_part(tensor) for tensor in inputs))
-        out = out[:, :, -rows:].float()
+        out = out.float()
         if not all(surely_finite(tensor) for tensor in inputs):
             out = out.masked_fill(_sees_bad(call).unsqueeze(-1), torch.nan)
     # FlexAttention has no log-sum-exp here, and objection() has seen to it that nobody asks.
@@ -120,40 +86,23 @@ def _nothing_seen(call: AttentionCall) -> tuple[Tensor, Tensor]:
     return out, out.new_full(out.shape[:3], -torch.inf, dtype=torch.float32)
 
 
-_Attend = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor | None]]
-
-
-def _kernel_for(call: AttentionCall, return_lse: bool) -> tuple[_Attend, int]:
-    """The compiled attention for a call, and how many of its last rows are the result."""
-    rows = call.query.shape[2]
+def _padded_kernel(call: AttentionCall, return_lse: bool) -> Kernel:
+    """Attention for a call, padded to what kernels take and cut to what was asked for."""
     padded = _with_second_query(call)
     if call.query.device.type == "cpu":
         padded = _with_whole_key_blocks(padded)
-    geometry = Geometry.of(padded)
-    kind = _kind(padded, geometry, return_lse)
-    data = _data(padded, geometry, kind)
-    # Inside a compiled function the program becomes part of that function.
-    run = _program(kind) if torch.compiler.is_compiling() else _compiled(kind)
+    rows = call.query.shape[2]
     query_padding = padded.query.shape[2] - rows
     key_padding = padded.key.shape[2] - call.key.shape[2]
+    kernel = kernel_for(padded, return_lse)
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor | None]:
         query = F.pad(query, (0, 0, query_padding, 0))
         key, value = (F.pad(tensor, (0, 0, 0, key_padding)) for tensor in (key, value))
-        return run(*(_standalone(tensor) for tensor in (query, key, value, *data)))
+        out, lse = kernel(query, key, value)
+        return out[:, :, -rows:], None if lse is None else lse[:, :, -rows:]
 
-    return attend, rows
-
-
-def _standalone(tensor: Tensor) -> Tensor:
-    """The same memory as a contiguous tensor that is no view.
-
-    A view, or one tensor given twice (key as value), would be compiled for just that.
-    """
-    tensor = tensor.contiguous()
-    if tensor.requires_grad or torch.compiler.is_compiling():
-        return tensor
-    return tensor.new_empty(0).set_(tensor)  # type: ignore[call-overload, no-any-return]
+    return attend
 
 
 def _sees_bad(call: AttentionCall) -> Tensor:
@@ -213,226 +162,4 @@ def _with_whole_key_blocks(call: AttentionCall) -> AttentionCall:
         key_positions=extended(geometry.key_positions),
         key_mask=extended(mask),
         key_documents=extended(call.key_documents),
-    )
-
-
-def _kind(call: AttentionCall, geometry: Geometry, return_lse: bool) -> _Kind:
-    affine = call.gain if call.tau is None else call.tau
-    assert affine is not None
-    bias_heads = 1 if call.bias is None else call.bias.shape[0]
-    return _Kind(
-        batch=call.query.shape[0],
-        query_heads=call.query.shape[1],
-        key_heads=call.key.shape[1],
-        head_dim=call.query.shape[3],
-        value_dim=call.value.shape[3],
-        dtype=call.query.dtype,
-        device=call.query.device,
-        rows=geometry.rows,
-        affine_heads=max(affine.shape[0], bias_heads),
-        tables=call.tau is None,
-        is_causal=call.is_causal,
-        masked=call.key_mask is not None,
-        documents=call.key_documents is not None,
-        window=call.window is not None,
-        sinks=call.sinks > 0,
-        return_lse=return_lse,
-        requires_grad=call.requires_grad,
-        threads=torch.get_num_threads(),
-        deterministic=torch.are_deterministic_algorithms_enabled(),
-        default_dtype=torch.get_default_dtype(),
-    )
-
-
-def _data(call: AttentionCall, geometry: Geometry, kind: _Kind) -> tuple[Tensor, ...]:
-    """What a kernel reads besides query, key and value, in the order of :func:`_program`."""
-    if call.tau is not None:
-        # Below the least float32 a tau would be zero.
-        affine = call.tau.float().clamp_min(1e-30)
-    else:
-        assert call.gain is not None
-        assert call.bias is not None
-        tables = (table.float().expand(kind.affine_heads, -1) for table in (call.gain, call.bias))
-        affine = torch.stack(tuple(tables))
-        if affine.shape[2] == 1:
-            affine = affine.expand(-1, -1, 2)
-
-    def stacked(positions: Tensor, documents: Tensor | None, mask: Tensor | None) -> Tensor:
-        rest = (torch.zeros_like(positions) if part is None else part for part in (documents, mask))
-        return torch.stack([part.long().expand(kind.rows, -1) for part in (positions, *rest)])
-
-    by_query = stacked(geometry.query_positions, geometry.query_documents, None)
-    by_key = stacked(geometry.key_positions, geometry.key_documents, geometry.key_mask)
-    device = call.query.device
-    settings = torch.tensor([call.window or 0, call.sinks], device=device)
-    scale = torch.full((1,), call.scale, device=device)
-    return (scale, affine, by_query, by_key, settings, *_block_lists(geometry))
-
-
-def _block_lists(geometry: Geometry) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Counts and indices of the partial and of the full key blocks of every query block."""
-    some, full = [], []
-    for index in range(geometry.rows):
-        blocks = BlockMap(geometry.row(index), BLOCK, BLOCK)
-        every = torch.arange(blocks.query_low.shape[0], device=blocks.query_low.device)
-        of_row = blocks.rows(every.unsqueeze(-1))
-        shape = (every.shape[0], blocks.key_low.shape[0])
-        some.append(of_row[0].expand(shape))
-        full.append(of_row[1].expand(shape))
-    all_some, all_full = torch.stack(some).unsqueeze(1), torch.stack(full).unsqueeze(1)
-    return *_as_list(all_some & ~all_full), *_as_list(all_full)
-
-
-def _as_list(chosen: Tensor) -> tuple[Tensor, Tensor]:
-    # A single block in a direction would be compiled for exactly one: add an empty one.
-    rows, columns = chosen.shape[-2:]
-    chosen = F.pad(chosen, (0, 1 if columns == 1 else 0, 0, 1 if rows == 1 else 0))
-    indices = torch.argsort(chosen.int(), dim=-1, descending=True, stable=True)
-    return chosen.sum(-1, dtype=torch.int32), indices.int()
-
-
-def _program(kind: _Kind) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    """The function to compile for a kind of call.
-
-    Shapes, with R = 1 or B: scale ``[1]``; affine ``[2, 1 or Hq, length]`` (gain, bias) or
-    ``[1 or Hq]`` (tau); by_query and by_key ``[3, R, length]``: positions, documents, mask;
-    settings ``[2]``: window, sinks.
-    """
-    # Numbers that the program reads from outside would be lengths to the compiler: only flags.
-    per_row, per_head = kind.rows > 1, kind.affine_heads > 1
-    grouped = kind.query_heads != kind.key_heads
-    tables, is_causal, masked, documents = kind.tables, kind.is_causal, kind.masked, kind.documents
-    window, sinks, return_lse = kind.window, kind.sinks, kind.return_lse
-    requires_grad = kind.requires_grad
-
-    # torch's C++ template replaces the names of its sizes as text, "ks1" also inside "ks15", and
-    # numbers the others by a hash of the argument's name. "queries", "keys_by_head" and "affine"
-    # happen to get numbers above 80, which are out of its way.
-    def program(
-        queries: Tensor,
-        keys_by_head: Tensor,
-        value: Tensor,
-        scale: Tensor,
-        affine: Tensor,
-        by_query: Tensor,
-        by_key: Tensor,
-        settings: Tensor,
-        partial_counts: Tensor,
-        partial_blocks: Tensor,
-        full_counts: Tensor,
-        full_blocks: Tensor,
-    ) -> tuple[Tensor, Tensor | None]:
-        def distance(b: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            row = b if per_row else 0
-            offset = by_query[0, row, i] - by_key[0, row, j]
-            return offset.clamp_min(0) if is_causal else offset.abs()
-
-        def logit(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            t = distance(b, i, j)
-            head = h if per_head else 0
-            if tables:
-                # Distances beyond the tables are those of hidden pairs.
-                place = torch.where(t < affine.shape[2], t, affine.shape[2] - 1)
-                gain, bias = affine[0, head, place], affine[1, head, place]
-            else:
-                gain, bias = scale_invariant_gain_and_bias(t.float(), affine[head])
-            if sinks:
-                sink = by_key[0, b if per_row else 0, j] < settings[1]
-                gain, bias = torch.where(sink, 1.0, gain), torch.where(sink, 0.0, bias)
-            return gain * scale[0] * score + bias
-
-        def visible(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            row = b if per_row else 0
-            position, other = by_query[0, row, i], by_key[0, row, j]
-            seen = position >= other if is_causal else j >= 0
-            if window:
-                near = distance(b, i, j) < settings[0]
-                seen = seen & ((near | (other < settings[1])) if sinks else near)
-            if documents:
-                seen = seen & (by_query[1, row, i] == by_key[1, row, j])
-            if masked:
-                seen = seen & (by_key[2, row, j] > 0)
-            return seen
-
-        block_mask = BlockMask.from_kv_blocks(
-            partial_counts,
-            partial_blocks,
-            full_counts,
-            full_blocks,
-            BLOCK_SIZE=BLOCK,
-            mask_mod=visible,
-            seq_lengths=(queries.shape[2], keys_by_head.shape[2]),
-            compute_q_blocks=requires_grad,
-        )
-        result: Any = flex_attention(
-            queries,
-            keys_by_head,
-            value,
-            score_mod=logit,
-            block_mask=block_mask,
-            scale=1.0,
-            enable_gqa=grouped,
-            return_aux=AuxRequest(lse=True) if return_lse else None,
-        )
-        if not return_lse:
-            return result, None
-        out, aux = result
-        return out, aux.lse
-
-    return program
-
-
-@lru_cache(maxsize=256)
-def _compiled(kind: _Kind) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    """The kernel for a kind of call, compiled on a specimen.
-
-    The lengths of the specimen all differ, so that the compiler assumes none of them equal: real
-    calls, whatever their lengths, find a kernel that fits.
-    """
-    kernel: Callable[..., tuple[Tensor, Tensor | None]] = torch.compile(  # type: ignore[call-overload]
-        _program(kind), fullgraph=True, dynamic=True, isolate_recompiles=True
-    )
-    call = _specimen(kind)
-    inputs = (call.query, call.key, call.value, *_data(call, Geometry.of(call), kind))
-    tensors = [_standalone(tensor) for tensor in inputs]
-    lengths_at = [(2,), (2,), (2,), (), (2,) if kind.tables else (), (2,), (2,), ()]
-    lengths_at += [(2,), (2, 3)] * 2
-    for tensor, dynamic in zip(tensors, lengths_at, strict=True):
-        fixed = [dim for dim in range(tensor.ndim) if dim not in dynamic]
-        torch._dynamo.mark_static(tensor, fixed)
-    kernel(*tensors)
-    return kernel
-
-
-def _specimen(kind: _Kind) -> AttentionCall:
-    """A small call of a kind, with lengths, in elements and in blocks, unlike each other."""
-    query_length, key_length, table_length = 3 * BLOCK + 7, 5 * BLOCK + 11, 6 * BLOCK + 13
-    device = kind.device
-
-    def zeros(heads: int, length: int, size: int) -> Tensor:
-        shape = (kind.batch, heads, length, size)
-        tensor = torch.zeros(shape, dtype=kind.dtype, device=device)
-        return tensor.requires_grad_(kind.requires_grad)
-
-    def integers(length: int) -> Tensor:
-        return torch.arange(length, device=device).repeat(kind.rows, 1)
-
-    table = torch.ones(kind.affine_heads, table_length, device=device)
-    mask = torch.ones(kind.batch, key_length, dtype=torch.bool, device=device)
-    return AttentionCall(
-        query=zeros(kind.query_heads, query_length, kind.head_dim),
-        key=zeros(kind.key_heads, key_length, kind.head_dim),
-        value=zeros(kind.key_heads, key_length, kind.value_dim),
-        gain=table if kind.tables else None,
-        bias=table if kind.tables else None,
-        tau=None if kind.tables else torch.ones(kind.affine_heads, device=device),
-        query_positions=integers(query_length),
-        key_positions=integers(key_length),
-        key_mask=mask if kind.masked else None,
-        query_documents=integers(query_length) if kind.documents else None,
-        key_documents=integers(key_length) if kind.documents else None,
-        is_causal=kind.is_causal,
-        scale=1.0,
-        window=1 if kind.window else None,
-        sinks=1 if kind.sinks else 0,
     )
