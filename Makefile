@@ -4,16 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-slow lint types fuzz bench docs clean
+.PHONY: demo test lint types fuzz bench docs clean
 
 demo: $(INSTALLED)  ## Show in a minute why this matters.
 	$(BIN)/sia demo
 
-test: lint types  ## Lint, types, and all tests but the slow ones.
+test: lint types  ## Lint, types and tests.
 	$(BIN)/python -m pytest -n auto --dist worksteal
-
-test-slow: $(INSTALLED)  ## The tests that take minutes each.
-	$(BIN)/python -m pytest -m slow
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
