@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 
 .PHONY: demo test lint types fuzz bench docs clean
 
-demo: $(INSTALLED)  ## Show in a minute why this matters.
+demo: $(INSTALLED)  ## Show in minutes why this matters.
 	$(BIN)/sia demo
 
 test: lint types  ## Lint, types and tests.
