@@ -3,8 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+PACKAGING := pyproject.toml constraints.txt setup.py MANIFEST.in
+OP := src/scale_invariant_attention/attention
+KERNELS := build_kernels.py $(wildcard $(OP)/csrc/*)
 
-.PHONY: demo test lint types fuzz bench docs clean
+.PHONY: demo test lint types fuzz sanitize sanitize-threads bench docs clean
 
 demo: $(INSTALLED)  ## Show in minutes why this matters.
 	$(BIN)/sia demo
@@ -25,6 +28,27 @@ SEED ?= 1000000
 fuzz: $(INSTALLED)  ## Random contracts: make fuzz SECONDS=600, make fuzz CASES=1 SEED=123.
 	$(BIN)/python tests/fuzz_contracts.py --cases $(CASES) --seconds $(SECONDS) --seed $(SEED)
 
+# The same contracts, with the kernels compiled to stop at the first wrong access to memory, undefined
+# operation or data race. GCC's sanitizers; Python itself has none, so their runtime is loaded before it,
+# with the C++ library beside it, or else the first exception that torch throws would end the process.
+preload = LD_PRELOAD="$$($(CXX) -print-file-name=$(1)) $$($(CXX) -print-file-name=libstdc++.so)"
+sanitize sanitize-threads: SECONDS = 300
+sanitize: build/sanitize/_kernels.so  ## Five minutes of random contracts, or make sanitize SECONDS=60.
+	$(call preload,libasan.so) ASAN_OPTIONS=detect_leaks=0 \
+	UBSAN_OPTIONS=print_stacktrace=1 SIA_KERNELS=$(abspath $<) \
+	$(BIN)/python tests/fuzz_contracts.py --cases $(CASES) --seconds $(SECONDS) --seed $(SEED)
+
+sanitize-threads: build/thread-sanitize/_kernels.so
+	$(call preload,libtsan.so) \
+	TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1 SIA_KERNELS=$(abspath $<) \
+	$(BIN)/python tests/fuzz_contracts.py --cases $(CASES) --seconds $(SECONDS) --seed $(SEED)
+
+build/sanitize/_kernels.so: SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all
+build/thread-sanitize/_kernels.so: SANITIZERS := -fsanitize=thread
+build/sanitize/_kernels.so build/thread-sanitize/_kernels.so: $(KERNELS) | $(INSTALLED)
+	CXX="$(CXX)" $(BIN)/python build_kernels.py --output $@ \
+		--flags "$(SANITIZERS) -fno-omit-frame-pointer -O1 -g"
+
 RESULTS := benchmarks/results/attention.csv
 bench: $(INSTALLED)  ## The op side by side with its rivals: minutes, on an idle machine.
 	mkdir -p $(dir $(RESULTS))
@@ -35,15 +59,21 @@ bench: $(INSTALLED)  ## The op side by side with its rivals: minutes, on an idle
 docs: $(VENV)/.installed-docs  ## The documentation as a web site in site/.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-$(INSTALLED): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+# The install compiles the kernels too. Where only these have changed, they alone are compiled.
+$(INSTALLED): $(PACKAGING) $(KERNELS)
+	$(if $(filter $(PACKAGING),$?),$(INSTALL),$(BIN)/python build_kernels.py)
 	touch $@
 
-$(VENV)/.installed-docs: $(INSTALLED)
+define INSTALL
+$(PYTHON) -m venv $(VENV)
+$(BIN)/python -m pip install --quiet --upgrade pip
+$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+endef
+
+$(VENV)/.installed-docs: pyproject.toml constraints.txt | $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
 	touch $@
 
 clean:
 	rm -rf $(VENV) build dist site demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -f $(OP)/_kernels.so $(OP)/_kernels_missing.txt
