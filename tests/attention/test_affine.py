@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from backend_names import WHOLE
 
 import scale_invariant_attention as sia
 from scale_invariant_attention import DistanceAffine
@@ -53,19 +54,19 @@ def test_slopes_are_the_derivatives():
     torch.testing.assert_close(torch.stack(scale_invariant_slopes(distance, tau)), expected)
 
 
-def test_a_bias_of_minus_infinity_hides_a_distance():
+@pytest.mark.parametrize("backend", WHOLE)
+def test_a_bias_of_minus_infinity_hides_a_distance(backend):
     """As a mask would: also where it leaves a query with nothing to see."""
     query, key, value = torch.randn(3, 1, 2, 9, 4).unbind()
     bias = torch.zeros(9)
     bias[0] = -math.inf
     affine = DistanceAffine(torch.ones(9), bias)
-    for backend in ("reference", "tiled"):
-        leaves = [t.clone().requires_grad_() for t in (query, key, value)]
-        out, lse = sia.distance_affine_attention(*leaves, affine, return_lse=True, backend=backend)
-        assert torch.equal(out[:, :, 0], torch.zeros(1, 2, 4))
-        assert torch.equal(lse[:, :, 0], torch.full((1, 2), -math.inf))
-        grads = torch.autograd.grad(out.sum() + lse[:, :, 1:].sum(), leaves)
-        assert all(torch.isfinite(grad).all() for grad in grads)
-        scores = (query @ key.mT / 2).masked_fill(~torch.ones(9, 9).tril(-1).bool(), -math.inf)
-        expected = torch.softmax(scores, -1)[:, :, 1:] @ value
-        torch.testing.assert_close(out[:, :, 1:], expected, atol=2e-6, rtol=1e-5)
+    leaves = [t.clone().requires_grad_() for t in (query, key, value)]
+    out, lse = sia.distance_affine_attention(*leaves, affine, return_lse=True, backend=backend)
+    assert torch.equal(out[:, :, 0], torch.zeros(1, 2, 4))
+    assert torch.equal(lse[:, :, 0], torch.full((1, 2), -math.inf))
+    grads = torch.autograd.grad(out.sum() + lse[:, :, 1:].sum(), leaves)
+    assert all(torch.isfinite(grad).all() for grad in grads)
+    scores = (query @ key.mT / 2).masked_fill(~torch.ones(9, 9).tril(-1).bool(), -math.inf)
+    expected = torch.softmax(scores, -1)[:, :, 1:] @ value
+    torch.testing.assert_close(out[:, :, 1:], expected, atol=2e-6, rtol=1e-5)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from backend_names import WHOLE, needs_kernels
 
 import scale_invariant_attention as sia
 from scale_invariant_attention.attention import backends
@@ -15,7 +16,7 @@ def query():
 def test_available_and_unavailable_share_out_all_names():
     for device in ("cpu", "cuda", "meta", torch.device("cpu")):
         available, unavailable = sia.available_backends(device), sia.unavailable_backends(device)
-        assert {*available, *unavailable} == {"reference", "tiled", "flex"}
+        assert {*available, *unavailable} == {"reference", "tiled", "cpu", "flex"}
         assert not {*available} & {*unavailable}
         assert all(unavailable.values())
 
@@ -51,7 +52,7 @@ def test_flex_declines_by_name_and_auto_takes_another(query, case, reason):
         sia.scale_invariant_attention(query, query, query, backend="flex", **settings)
     with pytest.raises(NotImplementedError, match=reason):
         sia.backend_for(query, query, query, backend="flex", **settings)
-    assert sia.backend_for(query, query, query, **settings) == "tiled"
+    assert sia.backend_for(query, query, query, **settings) in ("cpu", "tiled")
 
 
 def test_tables_that_learn_are_declined_by_flex(query):
@@ -62,7 +63,7 @@ def test_tables_that_learn_are_declined_by_flex(query):
         assert sia.backend_for(query, query, query, affine, backend="flex") == "flex"
 
 
-@pytest.mark.parametrize("name", ["reference", "tiled"])
+@pytest.mark.parametrize("name", WHOLE)
 def test_the_backend_asked_for_is_the_one_that_runs(monkeypatch, query, name):
     ran = []
     for known, backend in list(backends.BACKENDS.items()):
@@ -79,9 +80,22 @@ def test_the_backend_asked_for_is_the_one_that_runs(monkeypatch, query, name):
     assert ran == [name, sia.backend_for(query, query, query)]
 
 
-def test_auto_on_a_cpu_is_tiled(query):
+@needs_kernels
+def test_auto_on_a_cpu_is_the_compiled_one_and_tiled_for_float64(query):
+    assert sia.backend_for(query, query, query) == "cpu"
+    assert sia.backend_for(query, query, query, window=3, sinks=1, is_causal=False) == "cpu"
+    query = query.double()
     assert sia.backend_for(query, query, query) == "tiled"
-    assert sia.backend_for(query, query, query, window=3, sinks=1, is_causal=False) == "tiled"
+    with pytest.raises(NotImplementedError, match="float64"):
+        sia.backend_for(query, query, query, backend="cpu")
+
+
+def test_without_compiled_kernels_auto_is_tiled(monkeypatch, query):
+    monkeypatch.setattr("scale_invariant_attention.attention.cpu.ABSENCE", "no compiler was found")
+    assert sia.unavailable_backends("cpu")["cpu"] == "no compiler was found"
+    assert sia.backend_for(query, query, query) == "tiled"
+    with pytest.raises(NotImplementedError, match=r"'cpu'.*no compiler was found"):
+        sia.scale_invariant_attention(query, query, query, backend="cpu")
 
 
 def test_backend_for_checks_the_call_too(query):

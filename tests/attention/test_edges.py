@@ -4,10 +4,11 @@ import math
 
 import pytest
 import torch
+from backend_names import WHOLE
 
 import scale_invariant_attention as sia
 
-BACKENDS = ["reference", "tiled"]
+BACKENDS = WHOLE
 
 
 @pytest.fixture
@@ -107,8 +108,8 @@ def test_mixed_dtypes_are_refused_under_autocast_where_float64_stays(inputs):
         sia.scale_invariant_attention(query, key.double(), value)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_meta_tensors_on_every_backend(backend):
+@pytest.mark.parametrize("backend", ["reference", "tiled"])
+def test_meta_tensors_on_every_backend_that_runs_everywhere(backend):
     query = torch.empty(2, 4, 10, 8, device="meta")
     assert sia.scale_invariant_attention(query, query, query, backend=backend).shape == query.shape
 

@@ -2,13 +2,14 @@
 
 import pytest
 import torch
+from backend_names import CPU, WHOLE
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 import scale_invariant_attention as sia
 from scale_invariant_attention.attention.contract import checked_call
 
-BACKENDS = ["reference", "tiled"]
+BACKENDS = WHOLE
 LENGTH = 70
 
 SETTINGS = {
@@ -117,8 +118,9 @@ def test_meta_tensors():
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 @pytest.mark.parametrize("affine", ["tau", "tables"])
-def test_opcheck(settings, affine):
-    inputs = leaves(torch.float64)
+@pytest.mark.parametrize("backend", ["tiled", CPU])
+def test_opcheck(backend, settings, affine):
+    inputs = leaves(torch.float64 if backend == "tiled" else torch.float32)
     if affine == "tau":
         tau = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64, requires_grad=True)
         call = checked_call(*inputs, affine=None, tau=tau, **settings)
@@ -133,7 +135,8 @@ def test_opcheck(settings, affine):
         t.detach().requires_grad_(t.requires_grad) if isinstance(t, torch.Tensor) else t
         for t in call.arguments()
     )
-    torch.library.opcheck(torch.ops.scale_invariant_attention.tiled.default, arguments)
+    operator = getattr(torch.ops.scale_invariant_attention, backend).default
+    torch.library.opcheck(operator, arguments)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -156,7 +159,7 @@ def test_autocast_narrows_inputs_and_accumulates_wide(backend, dtype):
         torch.testing.assert_close(grad, expected_grad.float())
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["reference", "tiled"])
 def test_autocast_leaves_float64_alone(backend):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         out = sia.scale_invariant_attention(*leaves(torch.float64), backend=backend)

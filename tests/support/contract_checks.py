@@ -7,6 +7,7 @@ from error_budgets import Judge, Results, public_call, run
 from random_contracts import Contract
 from torch import Tensor
 
+from scale_invariant_attention import available_backends
 from scale_invariant_attention.attention import tiled
 from scale_invariant_attention.attention.contract import checked_call
 from scale_invariant_attention.attention.visibility import Geometry
@@ -15,10 +16,14 @@ from scale_invariant_attention.attention.visibility import Geometry
 def failures(contract: Contract) -> list[str]:
     """All that goes wrong with a contract, in words; empty when nothing does.
 
-    Every contract runs on the tiled backend; the costlier checks take turns.
+    Every contract runs on the tiled backend and, unless it is in float64, on the compiled one; the
+    costlier checks take turns.
     """
     judge, turn = Judge(contract), contract.seed % 4
     found = [f"tiled: {v}" for v in judge.violations(run(contract, public_call("tiled")))]
+    if "cpu" in available_backends() and contract.query.dtype != torch.float64:
+        found += [f"cpu: {v}" for v in judge.violations(run(contract, public_call("cpu")))]
+        found += [f"cpu, hidden NaN: {v}" for v in hidden_nan_leaks(contract, "cpu")]
     if turn in (0, 2):
         found += [f"the oracle: {v}" for v in judge.oracle_doubts()]
     if turn in (0, 2):

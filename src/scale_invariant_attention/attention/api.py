@@ -153,7 +153,7 @@ def backend_for(
     """The name of the backend that runs this call, given as it would be to either function.
 
     >>> query = torch.randn(1, 4, 100, 32, requires_grad=True)
-    >>> backend_for(query, query, query)
+    >>> backend_for(query, query, query, backend="tiled")
     'tiled'
     """
     call = checked_call(

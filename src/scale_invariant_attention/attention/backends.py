@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from . import flex, reference, tiled
+from . import cpu, flex, reference, tiled
 from .contract import AttentionCall
 
 
@@ -37,6 +37,7 @@ BACKENDS = {
     for backend in (
         Backend("reference", lambda call, _: reference.attention(call), _everywhere, _everything),
         Backend("tiled", lambda call, _: tiled.attention(call), _everywhere, _everything),
+        Backend("cpu", lambda call, _: cpu.attention(call), cpu.absence, cpu.objection),
         Backend("flex", flex.attention, flex.absence, flex.objection),
     )
 }
@@ -78,11 +79,13 @@ def choose(call: AttentionCall, return_lse: bool, name: str) -> Backend:
     return backend
 
 
+# The fast one for each kind of device. On CPUs FlexAttention compiles for seconds and cannot train: it
+# never runs there unasked.
+FAST = {"cpu": "cpu", "cuda": "flex"}
+
+
 def _automatic(call: AttentionCall, return_lse: bool) -> str:
-    # On CPUs FlexAttention compiles for seconds and cannot train: never unasked.
-    if call.query.device.type == "cuda":
-        accelerated = BACKENDS["flex"]
-        absence = accelerated.absence(call.query.device)
-        if absence is None and accelerated.objection(call, return_lse) is None:
-            return "flex"
-    return "tiled"
+    fast = BACKENDS.get(FAST.get(call.query.device.type, ""))
+    if fast is None or fast.absence(call.query.device) is not None:
+        return "tiled"
+    return "tiled" if fast.objection(call, return_lse) is not None else fast.name

@@ -1,0 +1,179 @@
+"""Compiled kernels for CPUs, forward, backward and decoding: see csrc/.
+
+Inputs in float32 or half precision; all arithmetic is in float32. The kernels read tensors where they
+lie and take whole contracts; this file hands them over and gives memory to what comes back.
+"""
+
+import struct
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .affine import scale_invariant_slopes
+from .contract import AttentionCall
+from .cpu_library import ABSENCE, LIBRARY
+from .opaque import Gradients, register_opaque
+
+STORAGES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+NO_WINDOW = 2**63 - 1
+# The fields of `Call` in csrc/call.h: 8 bytes each, integers but for the scale.
+BEFORE_SCALE, BEHIND_SCALE = 34, 17
+CALL = struct.Struct(f"={BEFORE_SCALE}qd{BEHIND_SCALE}q")
+
+
+def absence(device: torch.device) -> str | None:
+    """Why the backend cannot run on a device."""
+    if device.type != "cpu":
+        return f"it runs on CPUs, not on {device.type}"
+    return ABSENCE
+
+
+def objection(call: AttentionCall, return_lse: bool) -> str | None:
+    """Why the backend cannot take a call."""
+    if call.query.dtype not in STORAGES:
+        return f"it computes in float32, not in {call.query.dtype}"
+    return None
+
+
+def forward(call: AttentionCall) -> tuple[Tensor, Tensor]:
+    """Output ``[B, Hq, Lq, Dv]`` and log-sum-exp ``[B, Hq, Lq]``, both float32."""
+    batch, heads, queries, _ = call.query.shape
+    keys, value_dim = call.value.shape[2:]
+    if batch * queries * keys == 0:
+        lse = torch.full((batch, heads, queries), -torch.inf)
+        return torch.zeros(batch, heads, queries, value_dim), lse
+    out = torch.empty(batch, heads, queries, value_dim)
+    lse = torch.empty(batch, heads, queries)
+    assert LIBRARY is not None
+    packed, _alive = _packed(call, out, lse)
+    _check(LIBRARY.sia_forward(packed))
+    return out, lse
+
+
+def backward(
+    call: AttentionCall,
+    out: Tensor,
+    lse: Tensor,
+    grad_out: Tensor,
+    grad_lse: Tensor,
+    affine_grads: bool,
+) -> Gradients:
+    """The gradients of all inputs; those of the affine only when asked for."""
+    inputs = (call.query, call.key, call.value)
+    if out.numel() * call.key.shape[2] == 0:
+        affine = (call.gain, call.bias, call.tau)
+        return Gradients(
+            *(torch.zeros_like(t) for t in inputs),
+            *(torch.zeros_like(t) if affine_grads and t is not None else None for t in affine),
+        )
+    out, lse, grad_out, grad_lse = (t.contiguous() for t in (out, lse, grad_out, grad_lse))
+    grads = [torch.empty(t.shape) for t in inputs]
+    assert LIBRARY is not None
+    by_distance = far_tau = None
+    if affine_grads:
+        packed, _alive = _packed(call, out, lse)
+        length = LIBRARY.sia_affine_length(packed)
+        _check(length < 0)
+        heads = call.query.shape[1]
+        by_distance = torch.zeros(heads, 2, length, dtype=torch.float64)
+        far_tau = torch.zeros(heads, dtype=torch.float64)
+    packed, _alive = _packed(call, out, lse, grad_out, grad_lse, *grads, by_distance, far_tau)
+    _check(LIBRARY.sia_backward(packed))
+    query, key, value = (g.to(t.dtype) for g, t in zip(grads, inputs, strict=True))
+    if by_distance is None or far_tau is None:
+        return Gradients(query, key, value, None, None, None)
+    return Gradients(query, key, value, *_affine_gradients(call, by_distance, far_tau))
+
+
+def _affine_gradients(
+    call: AttentionCall, by_distance: Tensor, far_tau: Tensor
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """From gradients by head and distance to those of tables, or of tau."""
+    gain, bias = by_distance.unbind(1)
+    if call.tau is not None:
+        distance = torch.arange(gain.shape[1], dtype=torch.float64)
+        gain_slope, bias_slope = scale_invariant_slopes(distance, call.tau.double().unsqueeze(-1))
+        tau = (gain * gain_slope + bias * bias_slope).sum(-1) + far_tau
+        return None, None, _fold(tau, call.tau)
+    assert call.gain is not None
+    assert call.bias is not None
+    missing = call.gain.shape[1] - gain.shape[1]
+    gain, bias = (torch.nn.functional.pad(grad, (0, missing)) for grad in (gain, bias))
+    return _fold(gain, call.gain), _fold(bias, call.bias), None
+
+
+def _fold(grad: Tensor, of: Tensor) -> Tensor:
+    """Gradients by head, summed where the heads share."""
+    return (grad.sum(0, keepdim=True) if of.shape[0] == 1 else grad).to(of.dtype)
+
+
+def _check(failure: int) -> None:
+    if failure:
+        raise MemoryError("the cpu backend ran out of memory")
+
+
+def _packed(call: AttentionCall, *results: Tensor | None) -> tuple[bytes, list[Any]]:
+    """The call as the kernels read it, and the tensors that must live as long as they do."""
+    alive: list[Any] = []
+
+    def address(tensor: Tensor | None) -> int:
+        if tensor is None:
+            return 0
+        alive.append(tensor)
+        return tensor.data_ptr()
+
+    def strided(tensor: Tensor) -> tuple[int, ...]:
+        if tensor.stride(3) != 1:
+            tensor = tensor.contiguous()
+        return (address(tensor), *tensor.stride()[:3])
+
+    def by_row(tensor: Tensor | None) -> tuple[int, int]:
+        if tensor is None:
+            return 0, 0
+        if tensor.stride(1) != 1:
+            tensor = tensor.contiguous()
+        return address(tensor), tensor.stride(0) if tensor.shape[0] > 1 else 0
+
+    def table(tensor: Tensor | None, dtype: torch.dtype) -> tuple[int, int]:
+        if tensor is None:
+            return 0, 0
+        tensor = tensor.detach().to(dtype).contiguous()
+        return address(tensor), tensor.stride(0) if tensor.shape[0] > 1 else 0
+
+    query, key, value = call.query, call.key, call.value
+    batch, heads, queries, head_dim = query.shape
+    gain = call.gain
+    packed = CALL.pack(
+        STORAGES[query.dtype],
+        torch.get_num_threads(),
+        batch,
+        heads,
+        key.shape[1],
+        queries,
+        key.shape[2],
+        head_dim,
+        value.shape[3],
+        *strided(query),
+        *strided(key),
+        *strided(value),
+        *by_row(call.query_positions),
+        *by_row(call.key_positions),
+        *by_row(call.key_mask),
+        *by_row(call.query_documents),
+        *by_row(call.key_documents),
+        call.is_causal,
+        NO_WINDOW if call.window is None else call.window,
+        call.sinks,
+        call.scale,
+        *table(gain, torch.float32),
+        *table(call.bias, torch.float32),
+        0 if gain is None else gain.shape[1],
+        *table(call.tau, torch.float64),
+        *(address(result) for result in (*results, *[None] * (9 - len(results)))),
+        0 if len(results) < 9 or results[7] is None else results[7].shape[2],
+    )
+    return packed, alive
+
+
+attention = register_opaque("cpu", forward, backward)

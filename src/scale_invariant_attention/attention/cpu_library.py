@@ -1,0 +1,89 @@
+"""The compiled kernels as a library: found, loaded and told to use torch's own threads."""
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+# What csrc/entry.cpp calls INTERFACE.
+INTERFACE = 1
+INSTALLED = Path(__file__).with_name("_kernels.so")
+MISSING = Path(__file__).with_name("_kernels_missing.txt")
+# Another library in its place, such as one built with sanitizers.
+OVERRIDE = "SIA_KERNELS"
+
+
+def _load() -> tuple[ctypes.CDLL | None, str | None]:
+    """The library, or the reason why there is none."""
+    path = Path(os.environ.get(OVERRIDE) or INSTALLED)
+    if not path.exists():
+        if path == INSTALLED and MISSING.exists():
+            return None, MISSING.read_text(encoding="utf-8").strip()
+        return None, f"the compiled kernels are not at {path}: reinstall the package"
+    try:
+        library = ctypes.CDLL(str(path))
+        interface = library.sia_interface()
+    except (OSError, AttributeError) as error:
+        return None, f"the compiled kernels at {path} do not load: {error}"
+    if interface != INTERFACE:
+        return None, f"the compiled kernels at {path} are of another version: reinstall the package"
+    library.sia_instruction_set.restype = ctypes.c_char_p
+    library.sia_compiled.restype = ctypes.c_char_p
+    library.sia_affine_length.restype = ctypes.c_int64
+    library.sia_multiply_add_rate.restype = ctypes.c_double
+    library.sia_read_rate.restype = ctypes.c_double
+    library.sia_set_parallel(_torch_parallel())
+    return library, None
+
+
+def _torch_parallel() -> ctypes.c_void_p:
+    """How torch's OpenMP runs a function on its threads; null where torch has none or another."""
+    for name in ("libtorch_cpu.so", "libtorch_cpu.dylib"):
+        path = Path(torch.__file__).parent / "lib" / name
+        if path.exists():
+            try:
+                # Looked up in the library and in all that it was linked with.
+                function = ctypes.CDLL(str(path)).GOMP_parallel
+            except (OSError, AttributeError):
+                continue
+            return ctypes.cast(function, ctypes.c_void_p)
+    return ctypes.c_void_p()
+
+
+# Loaded with the package: a call that is being traced must not be the one that loads it.
+LIBRARY, ABSENCE = _load()
+
+
+def instruction_set() -> str | None:
+    """The instruction set that the kernels use; None where they are not built."""
+    return None if LIBRARY is None else LIBRARY.sia_instruction_set().decode()
+
+
+def instruction_sets() -> dict[str, bool]:
+    """All instruction sets that the kernels were compiled for, and whether this machine has them."""
+    names: dict[str, bool] = {}
+    runs = ctypes.c_int()
+    while LIBRARY is not None:
+        name = LIBRARY.sia_compiled(ctypes.c_int64(len(names)), ctypes.byref(runs))
+        if name is None:
+            break
+        names[name.decode()] = bool(runs.value)
+    return names
+
+
+@contextmanager
+def using_instruction_set(name: str) -> Iterator[None]:
+    """Use another instruction set than the best, in the whole process, until the block ends."""
+    before = instruction_set()
+    if LIBRARY is None or before is None:
+        raise RuntimeError(f"there are no compiled kernels: {ABSENCE}")
+    if LIBRARY.sia_choose(name.encode()) != 0:
+        runnable = [known for known, runs in instruction_sets().items() if runs]
+        raise ValueError(f"instruction set must be one of {runnable} on this machine; got {name!r}")
+    try:
+        yield
+    finally:
+        LIBRARY.sia_choose(before.encode())

@@ -1,0 +1,33 @@
+// Gain and bias by offset, laid out so that a row of a tile reads them side by side.
+// Plain data: files compiled for one instruction set include it.
+#pragma once
+
+#include "call.h"
+
+constexpr double LOG2_E = 1.4426950408889634074;
+constexpr double LN_2 = 0.69314718055994530942;
+
+// Tiles reach over what is visible: so much of a line lies beyond its ends, on both sides.
+constexpr int64_t LINE_MARGIN = 256;
+
+// The gain at offset x (query position less key position) of head h is gain[h * gain_head - x]; bias is
+// laid out alike, times log2(e). Offsets reach from -length + 1 (0 when causal) to length - 1.
+struct Lines {
+    const float *gain, *bias;
+    int64_t gain_head, bias_head;
+    int64_t length;
+    bool hides;  // some bias is -inf, which is as good as a mask
+};
+
+struct Affine {
+    float gain, bias;
+};
+
+// The scale-invariant transform at any distance, bias times log2(e).
+Affine scale_invariant(double tau, double distance);
+
+// Its derivatives by tau; neither is scaled.
+struct Slopes {
+    double gain, bias;
+};
+Slopes scale_invariant_slopes(double tau, double distance);

@@ -1,0 +1,55 @@
+// A call as it comes from Python, and what the kernels derive from it before they start.
+// Nothing here depends on the instruction set.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum Storage : int64_t { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2 };
+
+// A tensor [batch, heads, rows, columns] whose columns lie side by side; strides in elements.
+struct Tensor {
+    const void* data;
+    int64_t batch, head, row;
+};
+
+// Integers or flags by batch row: [1 or batch, length]; `row` is 0 when the batch shares them.
+struct Integers {
+    const int64_t* data;  // may be null
+    int64_t row;
+};
+
+struct Flags {
+    const uint8_t* data;  // may be null
+    int64_t row;
+};
+
+// Gain, bias or tau by head; `head` is 0 when the heads share it.
+struct Table {
+    const float* data;  // may be null
+    int64_t head;
+};
+
+// The layout that Python packs: 8 bytes a field, in this order.
+struct Call {
+    int64_t storage, threads;
+    int64_t batch, query_heads, key_heads, query_length, key_length, head_size, value_size;
+    Tensor query, key, value;
+    Integers query_positions, key_positions;
+    Flags key_mask;
+    Integers query_documents, key_documents;
+    int64_t is_causal, window, sinks;  // window: INT64_MAX for none
+    double scale;
+    Table gain, bias;      // tables by distance, or null
+    int64_t table_length;
+    const double* tau;     // instead of tables
+    int64_t tau_head;
+    float *out, *lse;      // [B, Hq, Lq, Dv] and [B, Hq, Lq], written forward, read backward
+    // Backward only.
+    const float *grad_out, *grad_lse;  // like out and lse
+    float *grad_query, *grad_key, *grad_value;  // like the inputs, float32, contiguous
+    // By query head, distance and kind (gain, bias), and by query head for tau where the distance
+    // lies beyond the table; null when nobody asks.
+    double *grad_affine, *grad_far_tau;
+    int64_t affine_length;
+};

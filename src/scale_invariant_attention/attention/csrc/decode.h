@@ -1,0 +1,282 @@
+// Decoding: a few queries against a long cache. Nothing is packed: keys and values are read once, where
+// they lie, for all query heads that share them. The cache is cut into parts of a fixed length, each a
+// work item; the softmaxes of the parts are merged at the end.
+#pragma once
+
+#include "forward.h"
+
+namespace SIA_ISA {
+
+constexpr int64_t CACHE_BLOCK = 64;    // keys at a time
+constexpr int64_t DECODE_QUERIES = 4;  // from five on, packing the keys pays
+static_assert(CACHE_BLOCK % PANEL == 0, "blocks of whole panels");
+
+// scores[r][k] = queries[r] . keys[k] for R rows and four keys; `zeros` turns NaN with a key that is
+// not finite.
+template <int R>
+SIA_INLINE void dot_four(const float* queries, int64_t query_row, const float* keys, int64_t key_row,
+                         int64_t size, float* scores, Vec* zeros) {
+    Vec sums[R][4] = {};
+    int64_t d = 0;
+    for (; d + WIDTH <= size; d += WIDTH)
+#pragma GCC unroll 4
+        for (int k = 0; k < 4; ++k) {
+            Vec key = load(keys + k * key_row + d);
+            *zeros += key * 0.0f;
+#pragma GCC unroll 4
+            for (int r = 0; r < R; ++r) sums[r][k] += load(queries + r * query_row + d) * key;
+        }
+    for (int k = 0; k < 4; ++k) {
+        const float* key = keys + k * key_row;
+        float rest[R] = {};
+        for (int64_t e = d; e < size; ++e) {
+            *zeros += key[e] * 0.0f;
+            for (int r = 0; r < R; ++r) rest[r] += queries[r * query_row + e] * key[e];
+        }
+        for (int r = 0; r < R; ++r) scores[r * CACHE_BLOCK + k] = sum(sums[r][k]) + rest[r];
+    }
+}
+
+static void dot_block(const float* queries, int64_t query_row, int64_t rows, const float* keys,
+                      int64_t key_row, int64_t count, int64_t size, float* scores, Vec* zeros) {
+    for (int64_t k = 0; k < count; k += 4) {
+        // The last four may overlap those before; fewer than four are read from the first on.
+        int64_t first = least(k, greatest(0, count - 4)), row = count < 4 ? 0 : key_row;
+        const float* four = keys + first * key_row;
+        if (count < 4) {
+            for (int64_t n = 0; n < count; ++n)
+                for (int64_t r = 0; r < rows; ++r) {
+                    float s[4];
+                    dot_four<1>(queries + r * query_row, query_row, keys + n * key_row, row, size, s,
+                                zeros);
+                    scores[r * CACHE_BLOCK + n] = s[0];
+                }
+            return;
+        }
+        int64_t r = 0;
+        for (; r + 2 <= rows; r += 2)
+            dot_four<2>(queries + r * query_row, query_row, four, row, size,
+                        scores + r * CACHE_BLOCK + first, zeros);
+        for (; r < rows; ++r)
+            dot_four<1>(queries + r * query_row, query_row, four, row, size,
+                        scores + r * CACHE_BLOCK + first, zeros);
+    }
+}
+
+// out[r] = shrink[r] * out[r] + sum over k of weights[r][k] * values[k], V vectors at a time.
+template <int R, int V>
+SIA_INLINE void weigh_columns(const float* weights, const float* values, int64_t value_row,
+                              int64_t count, const float* shrink, float* out, int64_t out_row) {
+    Vec sums[R][V];
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+        for (int v = 0; v < V; ++v) sums[r][v] = load(out + r * out_row + v * WIDTH) * shrink[r];
+    for (int64_t k = 0; k < count; ++k)
+#pragma GCC unroll 8
+        for (int v = 0; v < V; ++v) {
+            Vec value = load(values + k * value_row + v * WIDTH);
+#pragma GCC unroll 4
+            for (int r = 0; r < R; ++r) sums[r][v] += weights[r * CACHE_BLOCK + k] * value;
+        }
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+        for (int v = 0; v < V; ++v) store(out + r * out_row + v * WIDTH, sums[r][v]);
+}
+
+template <int R>
+static void weigh(const float* weights, const float* values, int64_t value_row, int64_t count,
+                  int64_t size, const float* shrink, float* out, int64_t out_row) {
+    constexpr int V = R == 1 ? 8 : 4;
+    int64_t c = 0;
+    for (; c + V * WIDTH <= size; c += V * WIDTH)
+        weigh_columns<R, V>(weights, values + c, value_row, count, shrink, out + c, out_row);
+    for (; c + WIDTH <= size; c += WIDTH)
+        weigh_columns<R, 1>(weights, values + c, value_row, count, shrink, out + c, out_row);
+    for (; c < size; ++c)
+        for (int r = 0; r < R; ++r) {
+            float total = out[r * out_row + c] * shrink[r];
+            for (int64_t k = 0; k < count; ++k)
+                total += weights[r * CACHE_BLOCK + k] * values[k * value_row + c];
+            out[r * out_row + c] = total;
+        }
+}
+
+// The softmax of a row over a part of the cache: its highest logit, its total, whether it is bad, and
+// its output, not yet divided.
+constexpr int64_t PARTIAL_HEAD = 16;
+
+static size_t partial_floats(const Call& call) {
+    return PARTIAL_HEAD + round_up(call.value_size, PANEL);
+}
+
+struct DecodeMemory {
+    float *query, *scores, *totals, *shrink, *gain, *bias, *keys, *values, *out;
+    RowSoftmax* rows;
+    uint8_t* bad;
+    size_t bytes;
+};
+
+static DecodeMemory decode_memory(const Plan& plan, void* memory) {
+    const Call& call = plan.call;
+    int64_t rows = plan.group * call.query_length;
+    float* next = static_cast<float*>(memory);
+    auto take = [&](int64_t count) {
+        float* taken = next;
+        next += round_up(count, 16);
+        return taken;
+    };
+    DecodeMemory m = {};
+    m.query = take(rows * call.head_size);
+    m.scores = take(rows * CACHE_BLOCK);
+    m.totals = take(rows * WIDTH);
+    m.shrink = take(rows);
+    m.gain = take(CACHE_BLOCK);
+    m.bias = take(CACHE_BLOCK);
+    m.keys = take(CACHE_BLOCK * call.head_size);
+    m.values = take(CACHE_BLOCK * call.value_size);
+    m.out = take(rows * round_up(call.value_size, PANEL));
+    m.rows = reinterpret_cast<RowSoftmax*>(take(rows * sizeof(RowSoftmax) / 4));
+    m.bad = reinterpret_cast<uint8_t*>(take(CACHE_BLOCK / 4));
+    m.bytes = (next - static_cast<float*>(memory)) * sizeof(float);
+    return m;
+}
+
+static size_t decode_bytes(const Plan& plan) { return decode_memory(plan, nullptr).bytes; }
+
+// Keys or values of a block as floats: where they lie, or converted, or with all that is not finite
+// replaced by zero and the rows it was in marked.
+struct CacheRows {
+    const float* data;
+    int64_t row;
+};
+
+static CacheRows cache_rows(const Call& call, const Tensor& tensor, int64_t batch, int64_t head,
+                            int64_t start, int64_t count, int64_t size, float* buffer, uint8_t* bad) {
+    if (call.storage == FLOAT32 && !bad)
+        return {read_row(call, tensor, batch, head, start, size, buffer), tensor.row};
+    for (int64_t k = 0; k < count; ++k) {
+        float* to = buffer + k * size;
+        const float* row = read_row(call, tensor, batch, head, start + k, size, to);
+        if (!bad) continue;
+        if (!all_finite(row, size)) bad[k] = 1;
+        for (int64_t d = 0; d < size; ++d) to[d] = finite(row[d]);
+    }
+    return {buffer, size};
+}
+
+// One block of the cache for all rows. Returns false, having changed nothing that counts, when it holds
+// something that is not finite and `bad` was not given.
+static bool decode_block(const Plan& plan, const DecodeMemory& m, int64_t batch, int64_t key_head,
+                         int64_t block, uint8_t* bad) {
+    const Call& call = plan.call;
+    int64_t start = block * CACHE_BLOCK, count = least(CACHE_BLOCK, call.key_length - start);
+    int64_t rows = plan.group * call.query_length, width = round_up(call.value_size, PANEL);
+    Vec zeros = {};
+    CacheRows keys = cache_rows(call, call.key, batch, key_head, start, count, call.head_size, m.keys, bad);
+    CacheRows values =
+        cache_rows(call, call.value, batch, key_head, start, count, call.value_size, m.values, bad);
+    dot_block(m.query, call.head_size, rows, keys.data, keys.row, count, call.head_size, m.scores, &zeros);
+    if (!bad) {
+        // The one pass through memory; the values are in the cache when they are used.
+        bool good = sum(zeros) == 0.0f;
+        for (int64_t k = 0; k < count && good; ++k)
+            good = all_finite(values.data + k * values.row, call.value_size);
+        if (!good) return false;
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+        m.shrink[r] = 1.0f;
+        int64_t head = key_head * plan.group + r / call.query_length, i = r % call.query_length;
+        TilePlace place = tile_place(plan, batch, head, i, block, bad);
+        Range range = seen_range(call, place, 0, 1);
+        float* scores = m.scores + r * CACHE_BLOCK;
+        int64_t first = range.low / PANEL * PANEL, end = round_up(range.high, PANEL);
+        bool sees = place.kind != Tile::EMPTY && range.low < range.high;
+        if (!sees) first = end = 0;
+        if (sees) {
+            bool saw_bad = false;
+            RowAffine affine = row_affine(plan, place, 0, range, m.gain, m.bias, &saw_bad);
+            m.shrink[r] = softmax_row(scores, affine, first, end, m.rows + r, m.totals + r * WIDTH);
+            m.rows[r].is_bad |= saw_bad;
+        }
+        for (int64_t k = 0; k < first; ++k) scores[k] = 0.0f;
+        for (int64_t k = end; k < CACHE_BLOCK; ++k) scores[k] = 0.0f;
+    }
+    int64_t r = 0;
+    for (; r + 2 <= rows; r += 2)
+        weigh<2>(m.scores + r * CACHE_BLOCK, values.data, values.row, count, call.value_size,
+                 m.shrink + r, m.out + r * width, width);
+    for (; r < rows; ++r)
+        weigh<1>(m.scores + r * CACHE_BLOCK, values.data, values.row, count, call.value_size,
+                 m.shrink + r, m.out + r * width, width);
+    return true;
+}
+
+// Whether any row sees anything of a block.
+static bool block_is_seen(const Plan& plan, int64_t batch, int64_t block) {
+    for (int64_t i = 0; i < plan.call.query_length; ++i)
+        if (tile_place(plan, batch, 0, i, block, nullptr).kind != Tile::EMPTY) return true;
+    return false;
+}
+
+static void decode_item(const Plan& plan, int64_t item, void* memory) {
+    const Call& call = plan.call;
+    DecodeMemory m = decode_memory(plan, memory);
+    int64_t place = item / plan.parts, part = item % plan.parts;
+    int64_t batch = place / call.key_heads, key_head = place % call.key_heads;
+    int64_t rows = plan.group * call.query_length, width = round_up(call.value_size, PANEL);
+    for (int64_t r = 0; r < rows; ++r) {
+        int64_t head = key_head * plan.group + r / call.query_length, i = r % call.query_length;
+        float* to = m.query + r * call.head_size;
+        const float* row = read_row(call, call.query, batch, head, i, call.head_size, to);
+        m.rows[r] = {-__builtin_inff(), !all_finite(row, call.head_size)};
+        for (int64_t d = 0; d < call.head_size; ++d)
+            to[d] = finite(row[d]) * float(call.scale * LOG2_E);
+    }
+    memset(m.totals, 0, rows * WIDTH * 4);
+    memset(m.out, 0, rows * width * 4);
+    int64_t last = least((part + 1) * plan.part, plan.geometry.key_blocks);
+    for (int64_t n = part * plan.part; n < last; ++n) {
+        if (!block_is_seen(plan, batch, n)) continue;
+        if (decode_block(plan, m, batch, key_head, n, nullptr)) continue;
+        memset(m.bad, 0, CACHE_BLOCK);
+        decode_block(plan, m, batch, key_head, n, m.bad);
+    }
+    float* partial = plan.partial + item * rows * partial_floats(call);
+    for (int64_t r = 0; r < rows; ++r, partial += partial_floats(call)) {
+        partial[0] = m.rows[r].highest;
+        partial[1] = sum(load(m.totals + r * WIDTH));
+        partial[2] = m.rows[r].is_bad;
+        memcpy(partial + PARTIAL_HEAD, m.out + r * width, width * 4);
+    }
+}
+
+// Put the parts of one row together, in their order.
+static void merge_item(const Plan& plan, int64_t item, void*) {
+    const Call& call = plan.call;
+    int64_t rows = plan.group * call.query_length, place = item / rows, r = item % rows;
+    int64_t step = rows * partial_floats(call);
+    const float* first = plan.partial + place * plan.parts * step + r * partial_floats(call);
+    RowSoftmax row = {-__builtin_inff(), false};
+    for (int64_t n = 0; n < plan.parts; ++n) {
+        if (first[n * step] > row.highest) row.highest = first[n * step];
+        row.is_bad |= first[n * step + 2] != 0 || first[n * step] != first[n * step];
+    }
+    int64_t batch = place / call.key_heads, key_head = place % call.key_heads;
+    int64_t head = key_head * plan.group + r / call.query_length, i = r % call.query_length;
+    int64_t where = (batch * call.query_heads + head) * call.query_length + i;
+    float* out = call.out + where * call.value_size;
+    memset(out, 0, call.value_size * 4);
+    float total = 0;
+    for (int64_t n = 0; n < plan.parts; ++n) {
+        const float* part = first + n * step;
+        if (part[0] == -__builtin_inff()) continue;
+        float factor = exp2(splat(part[0] - row.highest))[0];
+        total += factor * part[1];
+        for (int64_t c = 0; c < call.value_size; ++c) out[c] += factor * part[PARTIAL_HEAD + c];
+    }
+    call.lse[where] = finish_row(row, total, out, call.value_size);
+}
+
+}  // namespace SIA_ISA

@@ -1,0 +1,102 @@
+// Who sees whom: positions, documents and masks in blocks, and what a tile of two blocks needs.
+#pragma once
+
+#include "call.h"
+
+// The extremes of a block of queries or keys, masked keys left out.
+struct Block {
+    int64_t low, high;                    // positions; low > high when every key is masked
+    int64_t document_low, document_high;
+    int64_t first;                        // position of the first, masked or not
+    bool consecutive;                     // positions go up by one, masked or not
+    bool whole;                           // no key is masked
+};
+
+enum class Tile {
+    EMPTY,    // no pair is visible
+    RANGES,   // consecutive positions: each row sees a range of keys, the affine lies on a line
+    GENERAL,  // pair by pair
+};
+
+struct Geometry {
+    const Call* call;
+    int64_t query_block, key_block;       // their sizes
+    int64_t query_blocks, key_blocks;     // their numbers
+    int64_t rows;                         // batch rows that differ: 1 or batch
+    Block *queries, *keys;                // [rows][blocks]
+};
+
+static inline int64_t query_position(const Call& call, int64_t row, int64_t i) {
+    const Integers& given = call.query_positions;
+    return given.data ? given.data[row * given.row + i] : call.key_length - call.query_length + i;
+}
+
+static inline int64_t key_position(const Call& call, int64_t row, int64_t j) {
+    const Integers& given = call.key_positions;
+    return given.data ? given.data[row * given.row + j] : j;
+}
+
+static inline int64_t distance(const Call& call, int64_t offset) {
+    if (offset >= 0) return offset;
+    return call.is_causal ? 0 : -offset;
+}
+
+static inline bool is_sink(const Call& call, int64_t position) {
+    return call.sinks > 0 && position < call.sinks;
+}
+
+static inline bool visible(const Call& call, int64_t row, int64_t i, int64_t j) {
+    if (call.key_mask.data && !call.key_mask.data[row * call.key_mask.row + j]) return false;
+    if (call.query_documents.data &&
+        call.query_documents.data[row * call.query_documents.row + i] !=
+            call.key_documents.data[row * call.key_documents.row + j])
+        return false;
+    int64_t key = key_position(call, row, j), offset = query_position(call, row, i) - key;
+    if (call.is_causal && offset < 0) return false;
+    return distance(call, offset) < call.window || is_sink(call, key);
+}
+
+static inline Tile tile_kind(const Geometry& geometry, const Block& queries, const Block& keys) {
+    const Call& call = *geometry.call;
+    if (keys.low > keys.high) return Tile::EMPTY;
+    if (call.is_causal && keys.low > queries.high) return Tile::EMPTY;
+    bool sinks = is_sink(call, keys.low);
+    int64_t after = queries.low - keys.high, before = keys.low - queries.high;
+    if ((after > before ? after : before) >= call.window && !sinks) return Tile::EMPTY;
+    bool one_document = true;
+    if (call.query_documents.data) {
+        if (keys.document_low > queries.document_high || queries.document_low > keys.document_high)
+            return Tile::EMPTY;
+        one_document = keys.document_low == keys.document_high &&
+                       queries.document_low == queries.document_high;
+    }
+    bool ranges = queries.consecutive && keys.consecutive && keys.whole && one_document && !sinks;
+    return ranges ? Tile::RANGES : Tile::GENERAL;
+}
+
+// The keys [low, high) of a tile of RANGES that a row sees; `offset` is the row's position less that
+// of the first key.
+struct Range {
+    int64_t low, high;
+};
+
+static inline Range visible_range(const Call& call, int64_t offset, int64_t keys) {
+    Range range = {0, keys};
+    if (call.window <= offset) range.low = offset - call.window + 1;
+    if (call.is_causal) {
+        if (offset + 1 < range.high) range.high = offset + 1;
+    } else if (call.window < keys - offset) {
+        range.high = offset + call.window;
+    }
+    if (range.high < 0) range.high = 0;
+    if (range.low > range.high) range.low = range.high;
+    return range;
+}
+
+size_t geometry_bytes(const Call& call, int64_t query_block, int64_t key_block);
+
+// Fill a geometry whose blocks lie in `memory`.
+Geometry make_geometry(const Call& call, int64_t query_block, int64_t key_block, void* memory);
+
+// The greatest distance a visible pair can have.
+int64_t greatest_distance(const Geometry& geometry);

@@ -1,0 +1,151 @@
+// The affine of a row of a tile, and the softmax over it.
+#pragma once
+
+#include "pack.h"
+
+namespace SIA_ISA {
+
+// Gain and bias of a row of a tile, by key. With `masked`, hidden keys have a bias of -inf.
+struct RowAffine {
+    const float *gain, *bias;
+    bool masked;
+};
+
+// A block of queries by a block of keys, for one head.
+struct TilePlace {
+    Tile kind;
+    int64_t row;         // of the geometry
+    int64_t head;        // of the queries
+    int64_t query, key;  // the first ones
+    int64_t keys;        // how many there are
+    int64_t offset;      // position of the first query less that of the first key: RANGES only
+    const uint8_t* bad;  // which keys are not finite; null when all are
+};
+
+static TilePlace tile_place(const Plan& plan, int64_t batch, int64_t head, int64_t query_block,
+                            int64_t key_block, const uint8_t* bad) {
+    const Geometry& geometry = plan.geometry;
+    const Call& call = plan.call;
+    int64_t row = geometry.rows > 1 ? batch : 0;
+    const Block& queries = geometry.queries[row * geometry.query_blocks + query_block];
+    const Block& keys = geometry.keys[row * geometry.key_blocks + key_block];
+    TilePlace place = {};
+    place.kind = tile_kind(geometry, queries, keys);
+    place.row = row;
+    place.head = head;
+    place.query = query_block * geometry.query_block;
+    place.key = key_block * geometry.key_block;
+    place.keys = least(geometry.key_block, call.key_length - place.key);
+    place.offset = queries.first - keys.first;
+    place.bad = bad;
+    if (place.kind == Tile::RANGES) {
+        int64_t farthest = greatest(queries.high - keys.low, keys.high - queries.low);
+        bool beyond = plan.far && farthest >= plan.lines.length;
+        if (bad || plan.lines.hides || beyond) place.kind = Tile::GENERAL;
+    }
+    return place;
+}
+
+// The keys that some of the rows [first, first + ROWS) see.
+SIA_INLINE Range seen_range(const Call& call, const TilePlace& place, int64_t first, int64_t rows) {
+    if (place.kind != Tile::RANGES) return {0, place.keys};
+    Range range = visible_range(call, place.offset + first, place.keys);
+    Range last = visible_range(call, place.offset + first + rows - 1, place.keys);
+    return {range.low, last.high > range.low ? last.high : range.low};
+}
+
+// A row's affine over the whole panels that hold the keys of `range`; `gain` and `bias` are memory for
+// a row that has none of its own. `saw_bad` is set when a visible key is not finite.
+static RowAffine row_affine(const Plan& plan, const TilePlace& place, int64_t i, Range range,
+                            float* gain, float* bias, bool* saw_bad) {
+    const Call& call = plan.call;
+    const Lines& lines = plan.lines;
+    const float* gain_line = lines.gain + place.head * lines.gain_head;
+    const float* bias_line = lines.bias + place.head * lines.bias_head;
+    int64_t first = range.low / PANEL * PANEL, end = round_up(range.high, PANEL);
+    if (place.kind == Tile::RANGES) {
+        int64_t offset = place.offset + i;
+        gain_line -= offset;
+        bias_line -= offset;
+        Range own = visible_range(call, offset, place.keys);
+        if (own.low <= first && own.high >= end) return {gain_line, bias_line, false};
+        memcpy(gain + first, gain_line + first, (end - first) * 4);
+        memcpy(bias + first, bias_line + first, (end - first) * 4);
+        for (int64_t c = first; c < own.low && c < end; ++c) bias[c] = -__builtin_inff();
+        for (int64_t c = greatest(first, own.high); c < end; ++c) bias[c] = -__builtin_inff();
+        return {gain, bias, true};
+    }
+    const double* tau = call.tau ? call.tau + place.head * call.tau_head : nullptr;
+    int64_t query = place.query + i, position = query_position(call, place.row, query);
+    for (int64_t c = first; c < end; ++c) {
+        gain[c] = 1.0f;
+        bias[c] = -__builtin_inff();
+        int64_t key = place.key + c;
+        if (c >= place.keys || !visible(call, place.row, query, key)) continue;
+        int64_t key_place = key_position(call, place.row, key);
+        int64_t t = distance(call, position - key_place);
+        if (is_sink(call, key_place)) {
+            bias[c] = 0.0f;
+        } else if (t < lines.length) {
+            gain[c] = gain_line[-t];
+            bias[c] = bias_line[-t];
+        } else {
+            Affine far = scale_invariant(*tau, double(t));
+            gain[c] = far.gain;
+            bias[c] = far.bias;
+        }
+        if (place.bad && place.bad[c] && bias[c] != -__builtin_inff()) *saw_bad = true;
+    }
+    return {gain, bias, true};
+}
+
+// scores = gain * scores + bias for columns [first, end), whole vectors; returns the highest.
+template <bool MASKED>
+SIA_INLINE Vec transform(float* scores, RowAffine affine, int64_t first, int64_t end) {
+    const Vec hidden = splat(-__builtin_inff());
+    Vec top = hidden;
+    for (int64_t c = first; c < end; c += WIDTH) {
+        Vec bias = load(affine.bias + c);
+        Vec logits = load(scores + c) * load(affine.gain + c) + bias;
+        // A hidden score may be infinite, and infinity less infinity would be NaN.
+        if (MASKED) logits = bias == hidden ? hidden : logits;
+        store(scores + c, logits);
+        top = max(top, logits);
+    }
+    return top;
+}
+
+// scores = 2^(scores - base) for columns [first, end); returns sums by lane.
+SIA_INLINE Vec exponentials(float* scores, float base, int64_t first, int64_t end) {
+    Vec total = {};
+    for (int64_t c = first; c < end; c += WIDTH) {
+        Vec weights = exp2(load(scores + c) - base);
+        store(scores + c, weights);
+        total += weights;
+    }
+    return total;
+}
+
+// The running softmax of one row.
+struct RowSoftmax {
+    float highest;  // logit so far, in units of log 2
+    bool is_bad;    // sees something that is not finite
+};
+
+// Turn a row of scores into weights, and return the factor by which all that came before shrinks.
+SIA_INLINE float softmax_row(float* scores, RowAffine affine, int64_t first, int64_t end,
+                             RowSoftmax* row, float* totals) {
+    Vec top = affine.masked ? transform<true>(scores, affine, first, end)
+                            : transform<false>(scores, affine, first, end);
+    float peak = highest(top), before = row->highest;
+    float risen = peak > before ? peak : before;
+    // Where nothing is visible yet the maximum is -inf, and -inf - -inf would be NaN.
+    float base = risen == -__builtin_inff() ? 0.0f : risen;
+    float shrink = before == risen ? 1.0f : exp2(splat(before - base))[0];
+    row->highest = risen;
+    Vec total = exponentials(scores, base, first, end);
+    store(totals, load(totals) * shrink + total);
+    return shrink;
+}
+
+}  // namespace SIA_ISA

@@ -1,0 +1,66 @@
+// A vector of SIA_WIDTH floats in the compiler's own vector types: the flags of the file that includes
+// this decide which instructions it becomes. Every function is inside the namespace of that file, so
+// that code compiled for one instruction set is never linked into another.
+#pragma once
+
+#include <stdint.h>
+#include <string.h>
+
+#if !defined(__GNUC__)
+#error "the kernels are written in the vector types of GCC and Clang"
+#endif
+
+#define SIA_INLINE static inline __attribute__((always_inline))
+
+namespace SIA_ISA {
+
+constexpr int WIDTH = SIA_WIDTH;
+
+typedef float Vec __attribute__((vector_size(WIDTH * 4)));
+typedef int32_t IntVec __attribute__((vector_size(WIDTH * 4)));
+
+SIA_INLINE Vec load(const float* from) {
+    Vec v;
+    memcpy(&v, from, sizeof v);
+    return v;
+}
+
+SIA_INLINE void store(float* to, Vec v) { memcpy(to, &v, sizeof v); }
+
+SIA_INLINE Vec splat(float x) { return x - Vec{}; }
+
+// The greater of two; NaN in `b` stays, NaN in `a` gives `b`.
+SIA_INLINE Vec max(Vec a, Vec b) { return a > b ? a : b; }
+
+SIA_INLINE float highest(Vec v) {
+    float x = v[0];
+    for (int i = 1; i < WIDTH; ++i) x = v[i] > x ? v[i] : x;
+    return x;
+}
+
+SIA_INLINE float sum(Vec v) {
+    float parts[WIDTH];
+    memcpy(parts, &v, sizeof v);
+    for (int half = WIDTH / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; ++i) parts[i] += parts[i + half];
+    return parts[0];
+}
+
+// 2^x to about 1 unit in the last place for x <= 127. Exactly 1 at 0, exactly 0 at -127 and below
+// (so at -inf), NaN at NaN; between -127 and -126 a denormal number of the right size.
+SIA_INLINE Vec exp2(Vec x) {
+    const float lowest = -127.0f, to_integer = 12582912.0f;  // 1.5 * 2^23
+    x = max(splat(lowest), x);
+    Vec shifted = x + to_integer;
+    Vec fraction = x - (shifted - to_integer);
+    Vec power = splat(0.00132647273f);
+    power = power * fraction + 0.00967151279f;
+    power = power * fraction + 0.0555073374f;
+    power = power * fraction + 0.240222421f;
+    power = power * fraction + 0.693146978f;
+    power = power * fraction + 1.0f;
+    // The exponent goes up by the integer, which stands in the low bits of `shifted`.
+    return (Vec)((IntVec)power + ((IntVec)shifted << 23));
+}
+
+}  // namespace SIA_ISA
