@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint types fuzz bench docs clean
+.PHONY: demo test lint types fuzz bench bench-page docs clean
 
 demo: $(INSTALLED)  ## Show in minutes why this matters.
 	$(BIN)/sia demo
@@ -25,12 +25,17 @@ SEED ?= 1000000
 fuzz: $(INSTALLED)  ## Random contracts: make fuzz SECONDS=600, make fuzz CASES=1 SEED=123.
 	$(BIN)/python tests/fuzz_contracts.py --cases $(CASES) --seconds $(SECONDS) --seed $(SEED)
 
-RESULTS := benchmarks/results/attention.csv
-bench: $(INSTALLED)  ## The op side by side with its rivals: minutes, on an idle machine.
-	mkdir -p $(dir $(RESULTS))
-	$(BIN)/python benchmarks/benchmark_attention.py --output $(RESULTS)
-	$(BIN)/python benchmarks/plot_attention.py $(RESULTS) -o docs/attention-benchmark.png
-	$(BIN)/python benchmarks/page_attention.py $(RESULTS) -o docs/benchmark.md
+TIMINGS := benchmarks/results/attention.csv
+RATIOS := benchmarks/results/ratios.csv
+BENCH ?=
+bench: $(INSTALLED)  ## The op side by side with its rivals, on an idle machine: make bench BENCH=--resume.
+	$(BIN)/python -m pytest tests/attention -q -x -n auto --dist worksteal
+	$(BIN)/sia bench --output $(TIMINGS) $(BENCH)
+	$(MAKE) bench-page
+
+bench-page: $(INSTALLED)  ## The figures and the page, from what is recorded.
+	$(BIN)/sia bench plot --results $(TIMINGS) --output docs
+	$(BIN)/sia bench page --results $(TIMINGS) --ratios $(RATIOS) --output docs/benchmark.md
 
 docs: $(VENV)/.installed-docs  ## The documentation as a web site in site/.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
@@ -46,4 +51,4 @@ $(VENV)/.installed-docs: $(INSTALLED)
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist site demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site demo-output benchmark-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
