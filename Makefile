@@ -31,6 +31,7 @@ BENCH ?=
 bench: $(INSTALLED)  ## The op side by side with its rivals, on an idle machine: make bench BENCH=--resume.
 	$(BIN)/python -m pytest tests/attention -q -x -n auto --dist worksteal
 	$(BIN)/sia bench --output $(TIMINGS) $(BENCH)
+	$(BIN)/sia bench ratios --output $(RATIOS)
 	$(MAKE) bench-page
 
 bench-page: $(INSTALLED)  ## The figures and the page, from what is recorded.

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from scale_invariant_attention.benchmark import rivals
+from scale_invariant_attention.benchmark import comparisons, rivals
 from scale_invariant_attention.benchmark.bounds import Bounds
-from scale_invariant_attention.benchmark.records import Timing, read_records
+from scale_invariant_attention.benchmark.records import Ratio, Timing, read_records
 from scale_invariant_attention.cli import app, bench
 
 QUICK = ("--quick", "--no-memory", "--rivals", "tiled", "--seconds", "0")
@@ -133,6 +133,82 @@ def test_flex_can_be_left_out(output):
     options = ("--quick", "--no-memory", "--lengths", "16", "--passes", "decode", "--seconds", "0")
     assert run(output, *options, "--rivals", "tiled,flex", "--no-flex").exit_code == 0
     assert read_records(output, Timing)[0]["rivals"] == "sdpa tiled"
+
+
+def test_options_before_a_subcommand_are_refused(output):
+    done = CliRunner().invoke(app, ["bench", "--quick", "ratios", "--output", str(output)])
+    assert done.exit_code == 2
+    assert "--quick belongs to `sia bench` itself" in done.output
+
+
+@pytest.fixture
+def few_comparisons(monkeypatch):
+    monkeypatch.setattr(comparisons, "TINY_CALLS", 2)
+    tiny = comparisons.Lengths(usual=16, flex=(16,), window=4, windowed=32, decode=64)
+    monkeypatch.setattr(comparisons, "QUICK", tiny)
+
+
+def ratios(output, *options):
+    return CliRunner().invoke(app, ["bench", "ratios", "--output", str(output), *options])
+
+
+def test_ratios_are_recorded_with_their_targets(output, few_comparisons):
+    options = ("--quick", "--no-flex", "--backend", "tiled", "--seconds", "0")
+    done = ratios(output, *options)
+    assert done.exit_code == 0
+    assert done.output.index("Bounds: 100 GFLOP/s") < done.output.index("at most")
+    assert "without flex: it is not asked for" in done.output
+    origin, rows = read_records(output, Ratio)
+    assert origin["backend"] == "tiled"
+    assert f"{sum(row.met for row in rows)} of {len(rows)} targets met." in done.output
+
+
+def test_a_comparison_that_is_declined_is_left_out(output, few_comparisons, monkeypatch):
+    contenders = rivals.contenders()
+    tiled = contenders["tiled"].attention
+
+    def without_window(*inputs, window=None, **contract):
+        if window is not None:
+            raise NotImplementedError("no windows today")
+        return tiled(*inputs, **contract)
+
+    contenders["tiled"] = replace(contenders["tiled"], attention=without_window)
+    monkeypatch.setattr(rivals, "contenders", lambda: contenders)
+    done = ratios(output, "--quick", "--no-flex", "--backend", "tiled", "--seconds", "0")
+    assert done.exit_code == 0
+    assert "without window of 4, to the whole triangle: no windows today" in done.output
+    assert not [row for row in read_records(output, Ratio)[1] if "window" in row.comparison]
+
+
+@pytest.mark.parametrize(
+    ("backend", "complaint"),
+    [("nobody", "'nobody' cannot take part"), ("eager", "'eager' is no backend; backends are")],
+)
+def test_ratios_of_what_is_no_backend_are_refused(output, backend, complaint):
+    done = ratios(output, "--quick", "--backend", backend)
+    assert done.exit_code == 2
+    assert "--backend" in done.output
+    assert complaint in done.output
+
+
+def test_a_recorded_run_is_drawn_and_written_up(output, few_comparisons):
+    assert run(output, *QUICK, "--lengths", "16").exit_code == 0
+    compared = output.with_name("ratios.csv")
+    quick = ("--quick", "--no-flex", "--backend", "tiled", "--seconds", "0")
+    assert ratios(compared, *quick).exit_code == 0
+
+    source = ("--results", str(output))
+    drawn = CliRunner().invoke(app, ["bench", "plot", *source, "--output", str(output.parent)])
+    assert drawn.exit_code == 0
+    assert drawn.output.splitlines() == [
+        str(output.parent / f"benchmark-{name}.png") for name in ("ratio", "peak", "decode")
+    ]
+    page = output.parent / "new" / "benchmark.md"
+    options = (*source, "--ratios", str(compared), "--output", str(page))
+    written = CliRunner().invoke(app, ["bench", "page", *options])
+    assert written.exit_code == 0
+    assert written.output.strip() == str(page)
+    assert "## Targets" in page.read_text()
 
 
 @pytest.mark.parametrize("command", ["plot", "page"])

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ..benchmark import grid, report
+from ..attention import available_backends, unavailable_backends
+from ..benchmark import comparisons, grid, report
 from ..benchmark.bounds import Bounds
 from ..benchmark.correctness import fault
 from ..benchmark.figures import draw
@@ -126,6 +127,69 @@ def bench(
 
 
 @app.command()
+def ratios(
+    backend: Annotated[str, typer.Option(help="The backend to compare.")] = report.BACKEND,
+    flex: Annotated[
+        bool, typer.Option("--flex/--no-flex", help="Whether to compile FlexAttention and compare.")
+    ] = True,
+    seconds: Annotated[
+        float | None,
+        typer.Option(min=0, help="A comparison, after at least three rounds; 15 by default."),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option(metavar="CSV", help="Where to write; a file that is there is replaced.")
+    ] = RATIOS,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Tiny problems, at which targets mean nothing.")
+    ] = False,
+) -> None:
+    """Named comparisons of one backend, each held to its target.
+
+    What the transform costs, a window against the whole, one thread against two, the cost of a call
+    and the like. Exits with 1, and without a figure, if a rival is wrong.
+    """
+    page = Page()
+    try:
+        rival, baseline = _backend_named(backend), rival_named(BASELINE)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="'--backend'") from error
+    other = contenders().get("flex") if flex and backend != "flex" else None
+    refuse_wrong([rival, baseline] if other is None else [rival, baseline, other])
+
+    bounds = Bounds.measured()
+    origin = provenance() | {"backend": backend} | bounds.record()
+    print_origin(page, origin)
+    page.line(f"Bounds: {bounds}")
+    if other is None:
+        page.line(f"without flex: {unavailable_backends().get('flex', 'it is not asked for')}")
+    if comparisons.cores() == 1:
+        page.line("without two threads: there is one core")
+    lengths, usual_seconds = (comparisons.QUICK, 0.05) if quick else (comparisons.FULL, 15)
+    bandwidth = bounds.read_gigabytes_per_second
+    rows: list[Ratio] = []
+    for trial in comparisons.trials(rival, baseline, other, bandwidth, lengths):
+        page.heading(str(trial.problem))
+        try:
+            found = comparisons.compared(trial, usual_seconds if seconds is None else seconds)
+        except NotImplementedError as declined:
+            page.line(f"without {trial.names}: {declined}")
+            continue
+        rows += found
+        # After every comparison, so that a run that is broken off leaves what it has.
+        write_records(output, origin, rows)
+        page.table(("", "figure", "target", "met"), map(_target_cells, found))
+    page.line(f"\n{sum(row.met for row in rows)} of {len(rows)} targets met.")
+    page.line(f"Written to {output}")
+
+
+def _backend_named(name: str) -> Rival:
+    rival = rival_named(name)
+    if not rival.whole_contract:
+        raise ValueError(f"{name!r} is no backend; backends are {', '.join(available_backends())}")
+    return rival
+
+
+@app.command()
 def plot(
     results: Annotated[
         Path, typer.Option(metavar="CSV", help="What `sia bench` has written.")
@@ -196,6 +260,14 @@ def _cells(row: Timing) -> Sequence[str]:
         f"{bound:.0%}",
         "" if row.peak_memory_mib is None else f"{row.peak_memory_mib:.1f}",
     )
+
+
+def _target_cells(row: Ratio) -> Sequence[str]:
+    figure, low, high, target = (
+        report.in_unit(value, row.unit) for value in (row.figure, row.low, row.high, row.target)
+    )
+    met = "yes" if row.met else "no"
+    return row.comparison, f"{figure} ({low} to {high})", f"{row.sense} {target}", met
 
 
 def _items(words: Iterable[str] | None) -> list[str]:
