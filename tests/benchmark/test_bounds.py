@@ -29,12 +29,12 @@ def test_without_compiled_kernels_torch_shows_what_it_can(monkeypatch, module):
     assert found.read_source == "the best of 10 sums over 1 MiB"
 
 
-def test_compiled_kernels_are_preferred(monkeypatch):
-    monkeypatch.setitem(sys.modules, LIMITS, limits(150.0, 20.0))
+def test_the_faster_measurement_is_the_bound(monkeypatch):
+    monkeypatch.setitem(sys.modules, LIMITS, limits(1e6, 1e-6))
     found = Bounds.measured()
-    assert (found.peak_gflops, found.read_gigabytes_per_second) == (150.0, 20.0)
-    assert "compiled" in found.peak_source
-    assert "compiled" in found.read_source
+    assert (found.peak_gflops, found.peak_source) == (1e6, "multiply-adds in a compiled loop")
+    assert found.read_gigabytes_per_second > 1e-6
+    assert found.read_source == "the best of 10 sums over 1 MiB"
 
 
 def test_bounds_survive_being_recorded():

@@ -26,12 +26,13 @@ class Bounds(NamedTuple):
     def measured(cls) -> "Bounds":
         """Those of this machine with torch's number of threads.
 
-        The compiled kernels measure them best; where they are not built, torch's own do.
+        Each is the faster of a compiled loop, where the kernels are built, and of torch: a rate that
+        something exceeds is no bound, and shares of it would flatter.
         """
         gflops, bandwidth = _of_compiled_kernels()
         return cls(
-            *((gflops, "fused multiply-adds in a compiled loop") if gflops else _of_matmul()),
-            *((bandwidth, "reads in a compiled loop") if bandwidth else _of_sum()),
+            *max((gflops or 0.0, "multiply-adds in a compiled loop"), _of_matmul()),
+            *max((bandwidth or 0.0, "reads in a compiled loop"), _of_sum()),
         )
 
     @classmethod
