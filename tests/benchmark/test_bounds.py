@@ -38,6 +38,6 @@ def test_the_faster_measurement_is_the_bound(monkeypatch):
 
 
 def test_bounds_survive_being_recorded():
-    found = Bounds(150.25, "a loop", 20.5, "another loop")
+    found = Bounds(150.5, "a loop", 20.5, "another loop")
     assert Bounds.recorded(found.record()) == found
     assert str(found) == "150 GFLOP/s (a loop), 20.5 GB/s (another loop)"

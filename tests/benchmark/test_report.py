@@ -61,12 +61,13 @@ def test_targets_are_marked_as_they_were_recorded(origin, row):
     ]
     text = page(origin, [row], origin | {"backend": "cpu"}, ratios)
     line = "| speed-up by a second thread | 1 head of 64 | 4,096 | forward |"
-    assert f"{line} 1.90 (1.80 to 1.95) | at least 1.85 | yes |" in text
-    assert f"{line} 1.50 (1.80 to 1.95) | at least 1.85 | **no** |" in text
-    assert f"{line} 1.9 us (1.8 us to 1.9 us) | at most 30.0 us | yes |" in text
-    relative = "| time relative to SDPA | 6 heads of 128 | 4,096 | forward | 2.00 (2.00 to 2.50)"
+    assert f"{line} 1.900 (1.800 to 1.950) | at least 1.85 | yes |" in text
+    assert f"{line} 1.500 (1.800 to 1.950) | at least 1.85 | **no** |" in text
+    assert f"{line} 1.9 us (1.8 us to 1.9 us) | at most 30 us | yes |" in text
+    relative = "| time relative to SDPA | 6 heads of 128 | 4,096 | forward | 2.000 (2.000 to 2.500)"
     assert f"{relative} | at most 0.92 | **no** |" in text
     assert "3 of 5 are\nmet" in text
+    assert "at least 72 % | yes |" in text
     assert "benchmarks/results/ratios.csv" in text
 
 

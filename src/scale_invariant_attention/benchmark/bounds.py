@@ -48,7 +48,7 @@ class Bounds(NamedTuple):
     def record(self) -> dict[str, str]:
         """As provenance."""
         return {
-            name: f"{value:.6g}" if isinstance(value, float) else value
+            name: f"{value:.4g}" if isinstance(value, float) else value
             for name, value in self._asdict().items()
         }
 

@@ -19,7 +19,6 @@ mark cannot be reset (outside Linux), it stands at the floor anyway: nothing bef
 """
 
 import os
-import resource
 import subprocess
 import sys
 from dataclasses import replace
@@ -78,6 +77,9 @@ def _status(field: str) -> int:
         for line in status.read_text().splitlines():
             if line.startswith(field + ":"):
                 return int(line.split()[1]) * 1024
+    # Not on every system.
+    import resource
+
     largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return largest if sys.platform == "darwin" else largest * 1024
 

@@ -30,7 +30,7 @@ def provenance() -> dict[str, str]:
         "python": platform.python_version(),
         "cpu": _cpu(),
         "threads": str(torch.get_num_threads()),
-        "load": f"{os.getloadavg()[0]:.2f}",
+        "load": f"{os.getloadavg()[0]:.2f}" if hasattr(os, "getloadavg") else "unknown",
     }
 
 

@@ -1,12 +1,13 @@
 """The documentation page on speed and memory, from recorded results alone."""
 
 from collections.abc import Iterable, Sequence
+from textwrap import fill
 
 from .figures import DECODE_FIGURE, PEAK_FIGURE, RATIO_FIGURE
 from .problem import DECODE
 from .records import Ratio, Timing
 from .rivals import BASELINE
-from .targets import MICROSECONDS, SHARE, held_to_targets
+from .targets import MICROSECONDS, RATIO, SHARE, held_to_targets
 
 # Whose figures are held to the targets when no ratios are recorded.
 BACKEND = "cpu"
@@ -67,13 +68,12 @@ def _targets(targets: Sequence[Ratio], backend: str) -> Iterable[str]:
         "|---|---|---|---|---|---|---|",
     ]
     for ratio in targets:
-        low, high = (in_unit(end, ratio.unit) for end in (ratio.low, ratio.high))
         cells = [
             ratio.comparison,
             _heads(ratio.shape),
             f"{ratio.length:,}",
             ratio.pass_name,
-            f"{in_unit(ratio.figure, ratio.unit)} ({low} to {high})",
+            measured(ratio),
             f"{ratio.sense} {in_unit(ratio.target, ratio.unit)}",
             "yes" if ratio.met else "**no**",
         ]
@@ -81,11 +81,24 @@ def _targets(targets: Sequence[Ratio], backend: str) -> Iterable[str]:
     yield "\n".join(lines)
 
 
-def in_unit(value: float, unit: str) -> str:
-    """A figure as readers see it: a share in percent, a ratio with two digits."""
+def in_unit(value: float, unit: str, digits: str = "") -> str:
+    """A figure as readers see it, to `digits` as in ".3f", or as it is.
+
+    >>> in_unit(0.72, "share"), in_unit(0.7194, "share", ".1f"), in_unit(30.0, "microseconds")
+    ('72 %', '71.9 %', '30 us')
+    """
     if unit == SHARE:
-        return f"{100 * value:.0f} %"
-    return f"{value:.1f} us" if unit == MICROSECONDS else f"{value:.2f}"
+        return f"{100 * value:{digits or 'g'}} %"
+    return f"{value:{digits or 'g'}}{' us' if unit == MICROSECONDS else ''}"
+
+
+def measured(ratio: Ratio) -> str:
+    """Median and quartiles, to more digits than targets have: a near miss must not look like a hit."""
+    digits = ".3f" if ratio.unit == RATIO else ".1f"
+    figure, low, high = (
+        in_unit(value, ratio.unit, digits) for value in (ratio.figure, ratio.low, ratio.high)
+    )
+    return f"{figure} ({low} to {high})"
 
 
 def _table(pass_name: str, shape: str, timings: Sequence[Timing]) -> str:
@@ -126,8 +139,13 @@ def _heads(shape: str) -> str:
 
 def _source(origin: dict[str, str], file: str) -> str:
     commit, _, changes = origin["commit"].partition(" ")
-    return (
+    text = (
         f"`benchmarks/results/{file}`: recorded {origin['date']} with scale-invariant-attention "
-        f"{origin['version']} (commit\n{' '.join(filter(None, (commit[:12], changes)))}), torch "
-        f"{origin['torch']}, Python {origin['python']}; load {origin['load']} before the run."
+        f"{origin['version']} (commit {' '.join(filter(None, (commit[:12], changes)))}), torch "
+        f"{origin['torch']}, Python {origin['python']}, on {origin['threads']} threads of an "
+        f"{origin['cpu']}; load {origin['load']} before the run. The machine at its best: "
+        f"{origin['peak_gflops']} GFLOP/s ({origin['peak_source']})"
     )
+    if "read_source" in origin:
+        text += f", {origin['read_gigabytes_per_second']} GB/s ({origin['read_source']})"
+    return fill(f"{text}.", 105, break_long_words=False, break_on_hyphens=False)

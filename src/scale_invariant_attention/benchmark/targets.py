@@ -47,7 +47,7 @@ def held_to_targets(timings: Sequence[Timing], backend: str) -> list[Ratio]:
     """The figures of a backend in the grid that have a target."""
     mine = sorted(
         (row for row in timings if row.rival == backend and row.pass_name in TIME_TO_SDPA),
-        key=lambda row: (row.pass_name, row.shape, row.length),
+        key=lambda row: (row.pass_name, int(row.shape.partition("x")[0]), row.length),
     )
     return [*_times(mine), *_shares(mine)]
 

@@ -263,11 +263,8 @@ def _cells(row: Timing) -> Sequence[str]:
 
 
 def _target_cells(row: Ratio) -> Sequence[str]:
-    figure, low, high, target = (
-        report.in_unit(value, row.unit) for value in (row.figure, row.low, row.high, row.target)
-    )
-    met = "yes" if row.met else "no"
-    return row.comparison, f"{figure} ({low} to {high})", f"{row.sense} {target}", met
+    target = f"{row.sense} {report.in_unit(row.target, row.unit)}"
+    return row.comparison, report.measured(row), target, "yes" if row.met else "no"
 
 
 def _items(words: Iterable[str] | None) -> list[str]:
