@@ -7,7 +7,7 @@ PACKAGING := pyproject.toml constraints.txt setup.py MANIFEST.in
 OP := src/scale_invariant_attention/attention
 KERNELS := build_kernels.py $(wildcard $(OP)/csrc/*)
 
-.PHONY: demo test lint types fuzz sanitize sanitize-threads bench docs clean
+.PHONY: demo test lint types fuzz sanitize sanitize-threads bench bench-page docs clean
 
 demo: $(INSTALLED)  ## Show in minutes why this matters.
 	$(BIN)/sia demo
@@ -49,12 +49,18 @@ build/sanitize/_kernels.so build/thread-sanitize/_kernels.so: $(KERNELS) | $(INS
 	CXX="$(CXX)" $(BIN)/python build_kernels.py --output $@ \
 		--flags "$(SANITIZERS) -fno-omit-frame-pointer -O1 -g"
 
-RESULTS := benchmarks/results/attention.csv
-bench: $(INSTALLED)  ## The op side by side with its rivals: minutes, on an idle machine.
-	mkdir -p $(dir $(RESULTS))
-	$(BIN)/python benchmarks/benchmark_attention.py --output $(RESULTS)
-	$(BIN)/python benchmarks/plot_attention.py $(RESULTS) -o docs/attention-benchmark.png
-	$(BIN)/python benchmarks/page_attention.py $(RESULTS) -o docs/benchmark.md
+TIMINGS := benchmarks/results/attention.csv
+RATIOS := benchmarks/results/ratios.csv
+BENCH ?=
+bench: $(INSTALLED)  ## The op side by side with its rivals, on an idle machine: make bench BENCH=--resume.
+	$(BIN)/python -m pytest tests/attention -q -x -n auto --dist worksteal
+	$(BIN)/sia bench --output $(TIMINGS) $(BENCH)
+	$(BIN)/sia bench ratios --output $(RATIOS)
+	$(MAKE) bench-page
+
+bench-page: $(INSTALLED)  ## The figures and the page, from what is recorded.
+	$(BIN)/sia bench plot --results $(TIMINGS) --output docs
+	$(BIN)/sia bench page --results $(TIMINGS) --ratios $(RATIOS) --output docs/benchmark.md
 
 docs: $(VENV)/.installed-docs  ## The documentation as a web site in site/.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
@@ -75,5 +81,5 @@ $(VENV)/.installed-docs: pyproject.toml constraints.txt | $(INSTALLED)
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist site demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site demo-output benchmark-output .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -f $(OP)/_kernels.so $(OP)/_kernels_missing.txt

@@ -14,8 +14,9 @@ PACKAGE = ROOT / "src" / "scale_invariant_attention"
 ALLOWED = {
     "theory": set(),
     "attention": {"theory"},
+    "benchmark": {"theory", "attention"},
     "experiments": {"theory", "attention"},
-    "cli": {"theory", "attention", "experiments"},
+    "cli": {"theory", "attention", "benchmark", "experiments"},
 }
 
 

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
+from . import bench
 from .demo import demo
 from .doctor import doctor
 
@@ -15,6 +16,7 @@ app = typer.Typer(
     # Plain messages: a box around an error would break paths and reasons across its lines.
     rich_markup_mode=None,
 )
+app.add_typer(bench.app, name="bench")
 app.command()(demo)
 app.command()(doctor)
 

@@ -1,6 +1,6 @@
 """How much memory an attention needs above its inputs, outputs and gradients.
 
-    python benchmarks/peak_memory.py tiled 6 16384 128
+    python -m scale_invariant_attention.benchmark.peak_memory tiled 6x128 16384 forward+backward
 
 A fresh process measures, so that nothing earlier has left memory behind:
 
@@ -19,67 +19,52 @@ mark cannot be reset (outside Linux), it stands at the floor anyway: nothing bef
 """
 
 import os
-import resource
 import subprocess
 import sys
-from argparse import ArgumentParser
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
+
+from .problem import Problem
+from .rivals import Attention, rival_named
 
 WARM_UP_LENGTH = 64
 PROMPT_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 
 
-def peak_memory(backend: str, heads: int, length: int, head_dim: int, backward: bool = True) -> int:
+def peak_memory(rival: str, problem: Problem) -> int:
     """Bytes above inputs, outputs and gradients of a rival by name, measured in a fresh process.
 
-    Causal self-attention on float32 ``[1, heads, length, head_dim]``; without `backward` there are
-    no gradients, and nothing is kept for them.
+    Forward alone has no gradients, and nothing is kept for them.
     """
-    command = [sys.executable, __file__, backend, str(heads), str(length), str(head_dim)]
-    command += [] if backward else ["--forward"]
-    child = subprocess.run(
-        command, env=os.environ | PROMPT_MALLOC, capture_output=True, text=True, check=False
+    words = (rival, problem.shape, str(problem.length), problem.pass_name)
+    child = subprocess.run(  # noqa: S603  this module itself
+        [sys.executable, "-m", __name__, *words],
+        env=os.environ | PROMPT_MALLOC,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if child.returncode != 0:
         raise RuntimeError(
-            f"the memory of {backend!r} at {heads} x {length} x {head_dim} could not be measured: "
+            f"the memory of {rival!r} at {problem} could not be measured: "
             f"exit status {child.returncode}\n{child.stderr}"
         )
     return int(child.stdout)
 
 
-def bytes_above_floor(
-    attention: Callable[[Tensor, Tensor, Tensor], Tensor],
-    heads: int,
-    length: int,
-    head_dim: int,
-    backward: bool = True,
-) -> int:
+def bytes_above_floor(attention: Attention, problem: Problem) -> int:
     """The measurement itself, for a process that does nothing else."""
-
-    def results(inputs: list[Tensor], grad: Tensor) -> tuple[Tensor, ...]:
-        if not backward:
-            with torch.no_grad():
-                return (attention(*inputs),)
-        out = attention(*inputs)
-        return out, *torch.autograd.grad(out, inputs, grad)
-
-    def tensors(length: int) -> list[Tensor]:
-        return [torch.randn(1, heads, length, head_dim, requires_grad=backward) for _ in range(3)]
-
-    inputs = tensors(length)
-    grad = torch.randn(1, heads, length, head_dim)
-    few = min(WARM_UP_LENGTH, length)
-    results(tensors(few), grad[:, :, :few])
-    stand_ins = [torch.ones_like(grad) for _ in range(4 if backward else 1)]
+    inputs = problem.inputs()
+    few = replace(problem, length=min(WARM_UP_LENGTH, problem.length))
+    few.run(attention, few.inputs())()
+    returned = inputs if problem.backward else (inputs.query,)
+    stand_ins = [torch.ones_like(tensor) for tensor in returned]
     floor = _status("VmRSS")
     del stand_ins
     _reset_mark()
-    kept = results(inputs, grad)
+    kept = problem.run(attention, inputs)()
     mark = _status("VmHWM")
     del kept
     return max(0, mark - floor)
@@ -92,6 +77,9 @@ def _status(field: str) -> int:
         for line in status.read_text().splitlines():
             if line.startswith(field + ":"):
                 return int(line.split()[1]) * 1024
+    # Not on every system.
+    import resource
+
     largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return largest if sys.platform == "darwin" else largest * 1024
 
@@ -103,15 +91,5 @@ def _reset_mark() -> None:
 
 
 if __name__ == "__main__":
-    from rivals import rivals
-
-    parser = ArgumentParser(description="Print the bytes a rival needs above its tensors.")
-    parser.add_argument("rival", choices=rivals())
-    parser.add_argument("heads", type=int)
-    parser.add_argument("length", type=int)
-    parser.add_argument("head_dim", type=int)
-    parser.add_argument("--forward", action="store_true", help="without gradients")
-    options = parser.parse_args()
-    sizes = (options.heads, options.length, options.head_dim)
-    attention = rivals()[options.rival].attention
-    print(bytes_above_floor(attention, *sizes, backward=not options.forward))
+    name, *words = sys.argv[1:]
+    print(bytes_above_floor(rival_named(name).attention, Problem.named(*words)))

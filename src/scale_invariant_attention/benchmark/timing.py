@@ -5,24 +5,27 @@ from statistics import quantiles
 from time import perf_counter
 from typing import NamedTuple
 
-import torch
-
-LEAST_ROUNDS = 5
-MATMUL_SIZE = 2048
-MATMUL_RUNS = 20
+LEAST_ROUNDS = 3
 
 
-class Quartiles(NamedTuple):
-    """The lower quartile, the median and the upper quartile."""
+class Spread(NamedTuple):
+    """The median of some values, their quartiles, and the tenths at both ends."""
 
+    tenth: float
     low: float
     median: float
     high: float
+    ninetieth: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> "Quartiles":
-        """Those of at least two values."""
-        return cls(*quantiles(values, n=4, method="inclusive"))
+    def of(cls, values: Sequence[float]) -> "Spread":
+        """That of at least two values.
+
+        >>> Spread.of([5, 1, 2, 4, 3])
+        Spread(tenth=1.4, low=2.0, median=3.0, high=4.0, ninetieth=4.6)
+        """
+        cuts = quantiles(values, n=20, method="inclusive")
+        return cls(*(cuts[percent // 5 - 1] for percent in (10, 25, 50, 75, 90)))
 
 
 def interleaved(
@@ -40,20 +43,13 @@ def interleaved(
     end = perf_counter() + seconds
     while len(times[order[0]]) < least_rounds or perf_counter() < end:
         for name in order:
-            times[name].append(_seconds(runs[name]))
+            times[name].append(seconds_of(runs[name]))
         order.append(order.pop(0))
     return times
 
 
-def matmul_gflops() -> float:
-    """The bound: the best of `MATMUL_RUNS` float32 products of square matrices, in GFLOP/s."""
-    left, right = torch.randn(2, MATMUL_SIZE, MATMUL_SIZE).unbind()
-    out = torch.empty_like(left)
-    best = min(_seconds(lambda: torch.mm(left, right, out=out)) for _ in range(MATMUL_RUNS))
-    return 2 * MATMUL_SIZE**3 / best / 1e9
-
-
-def _seconds(run: Callable[[], object]) -> float:
+def seconds_of(run: Callable[[], object]) -> float:
+    """How long one run takes."""
     start = perf_counter()
     run()
     return perf_counter() - start

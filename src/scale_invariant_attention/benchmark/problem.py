@@ -1,0 +1,134 @@
+"""One problem of the benchmark: its sizes, its inputs and the work that it takes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .rivals import Attention, Rival
+
+FORWARD, FORWARD_AND_BACKWARD, DECODE = "forward", "forward+backward", "decode"
+PASSES = (FORWARD, FORWARD_AND_BACKWARD, DECODE)
+
+_FLOAT_BYTES = 4
+
+
+class Inputs(NamedTuple):
+    """Query, key, value and the gradient of the output."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    grad: Tensor
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Causal attention, batch 1, float32, over `length` keys.
+
+    There are as many queries, forward alone or with backward; to decode, there is one.
+    """
+
+    heads: int
+    head_dim: int
+    length: int
+    pass_name: str
+
+    @classmethod
+    def named(cls, shape: str, length: str, pass_name: str) -> "Problem":
+        """In the words of the command line.
+
+        >>> Problem.named("6x128", "4096", "forward")
+        Problem(heads=6, head_dim=128, length=4096, pass_name='forward')
+        """
+        sizes = shape.split("x")
+        if len(sizes) != 2 or not all(map(_is_count, sizes)):
+            raise ValueError(f"shape must be heads x head size, as in 6x128; got {shape!r}")
+        if not _is_count(length):
+            raise ValueError(f"length must be a number of tokens, as in 4096; got {length!r}")
+        if pass_name not in PASSES:
+            raise ValueError(f"pass must be one of {', '.join(PASSES)}; got {pass_name!r}")
+        return cls(int(sizes[0]), int(sizes[1]), int(length), pass_name)
+
+    def __str__(self) -> str:
+        return f"{self.shape}, {self.length:,} tokens, {self.pass_name}"
+
+    @property
+    def shape(self) -> str:
+        """Heads and head size, as in ``6x128``."""
+        return f"{self.heads}x{self.head_dim}"
+
+    @property
+    def backward(self) -> bool:
+        """Whether gradients are computed."""
+        return self.pass_name == FORWARD_AND_BACKWARD
+
+    @property
+    def queries(self) -> int:
+        """How many queries there are: the last ones."""
+        return 1 if self.pass_name == DECODE else self.length
+
+    @property
+    def flops(self) -> float:
+        """The work of the exact causal triangle, which no implementation can do without.
+
+        Two products of 2 D operations for each visible pair, of which there are L (L + 1) / 2, or L
+        for one query; backward has five such products, one of them the scores over again, so that
+        both take 3.5 times as much.
+        """
+        pairs = self.queries * (2 * self.length - self.queries + 1) // 2
+        return 4 * self.heads * self.head_dim * pairs * (3.5 if self.backward else 1)
+
+    @property
+    def cache_bytes(self) -> int:
+        """Keys and values, which a lone query cannot do without reading."""
+        return 2 * _FLOAT_BYTES * self.heads * self.length * self.head_dim
+
+    def objection(self, rival: Rival, memory_limit: float) -> str | None:
+        """Why a rival does not take part, with a limit in bytes; None if it does."""
+        if self.backward and not rival.trains:
+            return "it has no backward here"
+        scores = _FLOAT_BYTES * self.heads * self.queries * self.length
+        needed = rival.score_matrices * scores
+        if needed > memory_limit:
+            return (
+                f"{rival.score_matrices} score matrices would take {needed / 2**30:.1f} GiB, "
+                f"and {memory_limit / 2**30:.3g} GiB are allowed"
+            )
+        return None
+
+    def inputs(self) -> Inputs:
+        """Tensors of unit variance, the same ones every time."""
+        generator = torch.Generator().manual_seed(0)
+
+        def normal(tokens: int, *, requires_grad: bool) -> Tensor:
+            shape = (1, self.heads, tokens, self.head_dim)
+            return torch.randn(shape, generator=generator, requires_grad=requires_grad)
+
+        query, key, value = (
+            normal(tokens, requires_grad=self.backward)
+            for tokens in (self.queries, self.length, self.length)
+        )
+        return Inputs(query, key, value, normal(self.queries, requires_grad=False))
+
+    def run(
+        self, attention: Attention, inputs: Inputs, parameters: Sequence[Tensor] = ()
+    ) -> Callable[[], tuple[Tensor, ...]]:
+        """What to time, which returns output and gradients, also of `parameters` if there are any."""
+        *tensors, grad = inputs
+
+        def forward() -> tuple[Tensor, ...]:
+            with torch.no_grad():
+                return (attention(*tensors),)
+
+        def forward_and_backward() -> tuple[Tensor, ...]:
+            out = attention(*tensors)
+            return out, *torch.autograd.grad(out, (*tensors, *parameters), grad)
+
+        return forward_and_backward if self.backward else forward
+
+
+def _is_count(text: str) -> bool:
+    return text.isdecimal() and int(text) > 0

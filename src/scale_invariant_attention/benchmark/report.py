@@ -1,0 +1,151 @@
+"""The documentation page on speed and memory, from recorded results alone."""
+
+from collections.abc import Iterable, Sequence
+from textwrap import fill
+
+from .figures import DECODE_FIGURE, PEAK_FIGURE, RATIO_FIGURE
+from .problem import DECODE
+from .records import Ratio, Timing
+from .rivals import BASELINE
+from .targets import MICROSECONDS, RATIO, SHARE, held_to_targets
+
+# Whose figures are held to the targets when no ratios are recorded.
+BACKEND = "cpu"
+
+_HEAD = """# Speed and memory
+
+<!-- Written by `sia bench page` from recorded results: run `make bench` to renew it. -->
+
+Causal attention, batch 1, float32, {threads} threads of an {cpu}. SDPA is torch's plain
+`scaled_dot_product_attention`, which does not compute the transform; `eager` writes the transform down
+with the whole score matrix, and sits out the lengths at which that takes too much memory. Ratios are
+medians, over rounds in which the rivals take turns, of the time relative to SDPA in the same round, with
+quartiles in brackets. Shares of peak count the exact causal triangle (forward and backward together 3.5
+times the forward) against {peak_gflops} GFLOP/s: {peak_source}.
+Memory is the peak above inputs, outputs and gradients, each in a process of its own."""
+
+_DECODE_HEAD = """To decode is one query against a cache of keys and values. What bounds it is reading
+them: shares are of {read_gigabytes_per_second} GB/s, {read_source}."""
+
+_TARGETS_HEAD = """## Targets
+
+What the backend `{backend}` is held to, and whether it gets there: by the medians, {met} of {count} are
+met."""
+
+
+def page(
+    origin: dict[str, str],
+    timings: Sequence[Timing],
+    ratio_origin: dict[str, str] | None = None,
+    ratios: Sequence[Ratio] = (),
+) -> str:
+    """The page as Markdown; without ratios it has those of the grid alone."""
+    backend = (ratio_origin or {}).get("backend", BACKEND)
+    targets = [*held_to_targets(timings, backend), *ratios]
+    parts = [_HEAD.format(**origin)]
+    if any(row.pass_name != DECODE for row in timings):
+        parts.append(f"![Time relative to SDPA against length]({RATIO_FIGURE})")
+        parts.append(f"![Share of peak arithmetic against length]({PEAK_FIGURE})")
+    if any(row.pass_name == DECODE for row in timings):
+        parts.append(_DECODE_HEAD.format(**origin))
+        parts.append(f"![Decoding: time and share of bandwidth]({DECODE_FIGURE})")
+    if targets:
+        parts += _targets(targets, backend)
+    groups = dict.fromkeys((row.pass_name, row.shape) for row in _in_order(timings))
+    parts += [_table(*group, timings) for group in groups]
+    parts.append("## Where the figures come from")
+    parts.append(_source(origin, "attention.csv"))
+    if ratio_origin is not None:
+        parts.append(_source(ratio_origin, "ratios.csv"))
+    return "\n\n".join(parts) + "\n"
+
+
+def _targets(targets: Sequence[Ratio], backend: str) -> Iterable[str]:
+    met = sum(ratio.met for ratio in targets)
+    yield _TARGETS_HEAD.format(backend=backend, met=met, count=len(targets))
+    lines = [
+        "| | heads | length | pass | measured | target | met |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for ratio in targets:
+        cells = [
+            ratio.comparison,
+            _heads(ratio.shape),
+            f"{ratio.length:,}",
+            ratio.pass_name,
+            measured(ratio),
+            f"{ratio.sense} {in_unit(ratio.target, ratio.unit)}",
+            "yes" if ratio.met else "**no**",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    yield "\n".join(lines)
+
+
+def in_unit(value: float, unit: str, digits: str = "") -> str:
+    """A figure as readers see it, to `digits` as in ".3f", or as it is.
+
+    >>> in_unit(0.72, "share"), in_unit(0.7194, "share", ".1f"), in_unit(30.0, "microseconds")
+    ('72 %', '71.9 %', '30 us')
+    """
+    if unit == SHARE:
+        return f"{100 * value:{digits or 'g'}} %"
+    return f"{value:{digits or 'g'}}{' us' if unit == MICROSECONDS else ''}"
+
+
+def measured(ratio: Ratio) -> str:
+    """Median and quartiles, to more digits than targets have: a near miss must not look like a hit."""
+    digits = ".3f" if ratio.unit == RATIO else ".1f"
+    figure, low, high = (
+        in_unit(value, ratio.unit, digits) for value in (ratio.figure, ratio.low, ratio.high)
+    )
+    return f"{figure} ({low} to {high})"
+
+
+def _table(pass_name: str, shape: str, timings: Sequence[Timing]) -> str:
+    bound = "share of bandwidth" if pass_name == DECODE else "share of peak"
+    lines = [
+        f"## {_heads(shape)}, {pass_name}",
+        "",
+        f"| length | | milliseconds | relative to SDPA | {bound} | memory, MiB |",
+        "|---|---|---|---|---|---|",
+    ]
+    mine = (row for row in timings if (row.pass_name, row.shape) == (pass_name, shape))
+    return "\n".join(lines + [_line(row) for row in _in_order(mine)])
+
+
+def _line(row: Timing) -> str:
+    ratio = f"{row.ratio_to_sdpa:.2f} ({row.ratio_low:.2f} to {row.ratio_high:.2f})"
+    bound = row.share_of_peak if row.share_of_bandwidth is None else row.share_of_bandwidth
+    cells = [
+        f"{row.length:,}",
+        row.rival,
+        f"{row.median_ms:.1f}" if row.median_ms >= 10 else f"{row.median_ms:.3g}",
+        "1" if row.rival == BASELINE else ratio,
+        f"{100 * bound:.0f} %",
+        "" if row.peak_memory_mib is None else f"{row.peak_memory_mib:.0f}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _in_order(timings: Iterable[Timing]) -> list[Timing]:
+    """By shape and length, the many-headed and the long ones last; rivals stay in their order."""
+    return sorted(timings, key=lambda row: (int(row.shape.partition("x")[0]), row.length))
+
+
+def _heads(shape: str) -> str:
+    heads, _, head_dim = shape.partition("x")
+    return f"{heads} {'head' if heads == '1' else 'heads'} of {head_dim}"
+
+
+def _source(origin: dict[str, str], file: str) -> str:
+    commit, _, changes = origin["commit"].partition(" ")
+    text = (
+        f"`benchmarks/results/{file}`: recorded {origin['date']} with scale-invariant-attention "
+        f"{origin['version']} (commit {' '.join(filter(None, (commit[:12], changes)))}), torch "
+        f"{origin['torch']}, Python {origin['python']}, on {origin['threads']} threads of an "
+        f"{origin['cpu']}; load {origin['load']} before the run. The machine at its best: "
+        f"{origin['peak_gflops']} GFLOP/s ({origin['peak_source']})"
+    )
+    if "read_source" in origin:
+        text += f", {origin['read_gigabytes_per_second']} GB/s ({origin['read_source']})"
+    return fill(f"{text}.", 105, break_long_words=False, break_on_hyphens=False)

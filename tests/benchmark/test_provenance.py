@@ -1,0 +1,29 @@
+import pytest
+
+from scale_invariant_attention.benchmark import provenance as module
+from scale_invariant_attention.benchmark.provenance import IDENTITY, provenance
+
+
+def git(answers):
+    return lambda command, *_: answers.get(command, "")
+
+
+@pytest.mark.parametrize(
+    ("answers", "commit"),
+    [
+        ({}, "unknown"),
+        # The repository of somebody who has installed the package.
+        ({"rev-parse": "abc"}, "unknown"),
+        ({"ls-files": "provenance.py", "rev-parse": "abc"}, "abc"),
+        ({"ls-files": "x", "rev-parse": "abc", "status": " M src/x.py"}, "abc with changes"),
+    ],
+)
+def test_the_commit_is_that_of_the_code(monkeypatch, answers, commit):
+    monkeypatch.setattr(module, "_git", git(answers))
+    assert provenance()["commit"] == commit
+
+
+def test_nothing_is_left_empty():
+    origin = provenance()
+    assert set(IDENTITY) < set(origin)
+    assert all(origin.values())

@@ -1,0 +1,237 @@
+"""`sia bench`: figures for those who are right, silence for those who are wrong."""
+
+import sys
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from scale_invariant_attention.benchmark import comparisons, rivals
+from scale_invariant_attention.benchmark.bounds import Bounds
+from scale_invariant_attention.benchmark.records import Ratio, Timing, read_records
+from scale_invariant_attention.cli import app, bench
+
+QUICK = ("--quick", "--no-memory", "--rivals", "tiled", "--seconds", "0")
+
+
+@pytest.fixture(autouse=True)
+def known_machine(monkeypatch):
+    """Bounds without measuring them, and a commit without changes."""
+    found = Bounds(100.0, "a guess", 10.0, "another")
+    monkeypatch.setattr(Bounds, "measured", lambda: found)
+    origin = bench.provenance() | {"commit": "abc"}
+    monkeypatch.setattr(bench, "provenance", lambda: dict(origin))
+
+
+@pytest.fixture
+def output(tmp_path):
+    return tmp_path / "results" / "attention.csv"
+
+
+def run(output, *options):
+    return CliRunner().invoke(app, ["bench", "--output", str(output), *options])
+
+
+def test_a_quick_run_prints_the_bound_first_and_records_every_problem(output):
+    done = run(output, *QUICK, "--lengths", "48")
+    assert done.exit_code == 0
+    assert done.output.index("Bounds: 100 GFLOP/s (a guess)") < done.output.index("to SDPA")
+    assert done.output.splitlines()[-1] == f"Written to {output}"
+    origin, rows = read_records(output, Timing)
+    assert origin["rivals"] == "sdpa tiled"
+    assert Bounds.recorded(origin) == Bounds.measured()
+    assert [(row.length, row.pass_name, row.rival) for row in rows] == [
+        (48, pass_name, rival)
+        for pass_name in ("decode", "forward", "forward+backward")
+        for rival in ("sdpa", "tiled")
+    ]
+
+
+def test_lists_take_commas_and_spaces_and_repetition(output):
+    lists = ("--lengths", "16,24", "--lengths", "32 40", "--passes", "forward", "--shapes", "1x8")
+    assert run(output, *QUICK, *lists).exit_code == 0
+    _, rows = read_records(output, Timing)
+    assert sorted({row.length for row in rows}) == [16, 24, 32, 40]
+
+
+def test_a_broken_run_goes_on(output, monkeypatch):
+    options = (*QUICK, "--passes", "forward")
+    measured = bench.grid.measured
+
+    def interrupted(problem, *arguments, **settings):
+        if problem.length == 256:
+            raise KeyboardInterrupt
+        return measured(problem, *arguments, **settings)
+
+    monkeypatch.setattr(bench.grid, "measured", interrupted)
+    assert run(output, *options).exit_code != 0
+    before = read_records(output, Timing)
+    assert {row.length for row in before[1]} == {128}
+
+    monkeypatch.setattr(bench.grid, "measured", measured)
+    done = run(output, *options, "--resume")
+    assert done.exit_code == 0
+    assert "2x32, 128 tokens, forward\nrecorded already\n" in done.output
+    origin, rows = read_records(output, Timing)
+    assert origin == before[0]
+    assert rows[:2] == before[1]
+    assert [row.length for row in rows[2:]] == [256, 256]
+
+
+def test_no_run_goes_on_with_other_rivals(output):
+    options = ("--quick", "--no-memory", "--lengths", "16", "--passes", "decode", "--seconds", "0")
+    assert run(output, *options, "--rivals", "tiled").exit_code == 0
+    done = run(output, *options, "--rivals", "eager", "--resume")
+    assert done.exit_code == 2
+    assert "recorded with rivals 'sdpa tiled', and this is 'sdpa eager'" in done.output
+
+
+def test_those_who_sit_out_say_why(output):
+    options = ("--quick", "--no-memory", "--rivals", "eager,tiled", "--lengths", "64")
+    limits = ("--memory-limit", "0", "--slowest", "0")
+    done = run(output, *options, *limits, "--passes", "forward", "--seconds", "0")
+    assert done.exit_code == 0
+    assert "without eager: 5 score matrices would take 0.0 GiB" in done.output
+    assert "without tiled: a run would take about" in done.output
+    assert [row.rival for row in read_records(output, Timing)[1]] == ["sdpa"]
+
+
+def test_no_figures_for_a_wrong_rival(output, monkeypatch):
+    contenders = rivals.contenders()
+    right = contenders["tiled"].attention
+    contenders["wrong"] = replace(
+        contenders["tiled"], name="wrong", attention=lambda *i, **c: 1.0001 * right(*i, **c)
+    )
+    monkeypatch.setattr(rivals, "contenders", lambda: contenders)
+    done = run(output, "--quick", "--rivals", "tiled,wrong")
+    assert done.exit_code == 1
+    complaint, last = done.stderr.splitlines()
+    assert complaint.startswith("wrong is wrong (causal): output errs by")
+    assert last == "No figures."
+    assert done.stdout == ""
+    assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--shapes", "6by128"], "got '6by128'"),
+        (["--lengths", "0"], "got '0'"),
+        (["--passes", "sideways"], "got 'sideways'"),
+        (["--rivals", "nobody"], "rival 'nobody' cannot take part: there is no such rival"),
+        (["--seconds", "-1"], "--seconds"),
+    ],
+)
+def test_options_that_make_no_sense(output, options, complaint):
+    done = run(output, "--quick", *options)
+    assert done.exit_code == 2
+    assert complaint in done.output
+    assert not output.exists()
+
+
+def test_flex_can_be_left_out(output):
+    options = ("--quick", "--no-memory", "--lengths", "16", "--passes", "decode", "--seconds", "0")
+    assert run(output, *options, "--rivals", "tiled,flex", "--no-flex").exit_code == 0
+    assert read_records(output, Timing)[0]["rivals"] == "sdpa tiled"
+
+
+def test_options_before_a_subcommand_are_refused(output):
+    done = CliRunner().invoke(app, ["bench", "--quick", "ratios", "--output", str(output)])
+    assert done.exit_code == 2
+    assert "--quick belongs to `sia bench` itself" in done.output
+
+
+@pytest.fixture
+def few_comparisons(monkeypatch):
+    monkeypatch.setattr(comparisons, "TINY_CALLS", 2)
+    tiny = comparisons.Lengths(usual=16, flex=(16,), window=4, windowed=32, decode=64)
+    monkeypatch.setattr(comparisons, "QUICK", tiny)
+
+
+def ratios(output, *options):
+    return CliRunner().invoke(app, ["bench", "ratios", "--output", str(output), *options])
+
+
+def test_ratios_are_recorded_with_their_targets(output, few_comparisons):
+    options = ("--quick", "--no-flex", "--backend", "tiled", "--seconds", "0")
+    done = ratios(output, *options)
+    assert done.exit_code == 0
+    assert done.output.index("Bounds: 100 GFLOP/s") < done.output.index("at most")
+    assert "without flex: it is not asked for" in done.output
+    origin, rows = read_records(output, Ratio)
+    assert origin["backend"] == "tiled"
+    assert f"{sum(row.met for row in rows)} of {len(rows)} targets met." in done.output
+
+
+def test_a_comparison_that_is_declined_is_left_out(output, few_comparisons, monkeypatch):
+    contenders = rivals.contenders()
+    tiled = contenders["tiled"].attention
+
+    def without_window(*inputs, window=None, **contract):
+        if window is not None:
+            raise NotImplementedError("no windows today")
+        return tiled(*inputs, **contract)
+
+    contenders["tiled"] = replace(contenders["tiled"], attention=without_window)
+    monkeypatch.setattr(rivals, "contenders", lambda: contenders)
+    done = ratios(output, "--quick", "--no-flex", "--backend", "tiled", "--seconds", "0")
+    assert done.exit_code == 0
+    assert "without window of 4, to the whole triangle: no windows today" in done.output
+    assert not [row for row in read_records(output, Ratio)[1] if "window" in row.comparison]
+
+
+@pytest.mark.parametrize(
+    ("backend", "complaint"),
+    [("nobody", "'nobody' cannot take part"), ("eager", "'eager' is no backend; backends are")],
+)
+def test_ratios_of_what_is_no_backend_are_refused(output, backend, complaint):
+    done = ratios(output, "--quick", "--backend", backend)
+    assert done.exit_code == 2
+    assert "--backend" in done.output
+    assert complaint in done.output
+
+
+def test_a_recorded_run_is_drawn_and_written_up(output, few_comparisons):
+    assert run(output, *QUICK, "--lengths", "16").exit_code == 0
+    compared = output.with_name("ratios.csv")
+    quick = ("--quick", "--no-flex", "--backend", "tiled", "--seconds", "0")
+    assert ratios(compared, *quick).exit_code == 0
+
+    source = ("--results", str(output))
+    drawn = CliRunner().invoke(app, ["bench", "plot", *source, "--output", str(output.parent)])
+    assert drawn.exit_code == 0
+    assert drawn.output.splitlines() == [
+        str(output.parent / f"benchmark-{name}.png") for name in ("ratio", "peak", "decode")
+    ]
+    page = output.parent / "new" / "benchmark.md"
+    options = (*source, "--ratios", str(compared), "--output", str(page))
+    written = CliRunner().invoke(app, ["bench", "page", *options])
+    assert written.exit_code == 0
+    assert written.output.strip() == str(page)
+    assert "## Targets" in page.read_text()
+
+
+@pytest.mark.parametrize("command", ["plot", "page"])
+@pytest.mark.parametrize(
+    ("content", "complaint"), [(None, "is not there"), ("a,b\n", "must have the columns")]
+)
+def test_what_was_not_recorded_cannot_be_shown(tmp_path, command, content, complaint):
+    results = tmp_path / "other.csv"
+    if content is not None:
+        results.write_text(content)
+    options = ("--results", str(results), "--output", str(tmp_path / "out"))
+    done = CliRunner().invoke(app, ["bench", command, *options])
+    assert done.exit_code == 2
+    assert "--results" in done.output
+    assert complaint in done.output
+
+
+def test_without_matplotlib_the_remedy_is_named(output, monkeypatch):
+    assert run(output, *QUICK, "--lengths", "16", "--passes", "forward").exit_code == 0
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    figures = output.parent / "figures"
+    options = ("--results", str(output), "--output", str(figures))
+    done = CliRunner().invoke(app, ["bench", "plot", *options])
+    assert done.exit_code == 1
+    assert not figures.exists()
+    assert 'pip install "scale-invariant-attention[plots]"' in done.stderr
