@@ -116,19 +116,19 @@ SIA_INLINE void backward_row(const BackwardMemory& m, int64_t i, RowAffine affin
     float* grads = m.grad_scores + i * TILE_ROW;
     for (int64_t c = first; c < end; c += WIDTH) {
         Vec score = load(scores + c), gain = load(affine.gain + c), bias = load(affine.bias + c);
-        Vec weight = exp2(score * gain + bias - base);
+        Vec weight = exp2(score * gain + (bias - base));
         Vec grad_logit = weight * (load(grads + c) - delta);
         if (MASKED) {
             // Infinite scores and rows spoilt by NaN must not come through where they are hidden.
             weight = bias == hidden ? nothing : weight;
             grad_logit = bias == hidden ? nothing : grad_logit;
         }
-        store(weights + c, weight);
-        store(grads + c, grad_logit * gain);
         if (AFFINE) {
             if (MASKED) store(scores + c, bias == hidden ? nothing : score);
             store(m.grad_logits + i * TILE_ROW + c, grad_logit);
         }
+        store(weights + c, weight);
+        store(grads + c, grad_logit * gain);
     }
 }
 
@@ -205,13 +205,12 @@ static void backward_tile(const Plan& plan, const TilePlace& place, const Backwa
         int64_t first = range.low / PANEL * PANEL, end = round_up(range.high, PANEL);
         if (range.low >= range.high) first = end = 0;
         for (int64_t c = first; c < end; c += PANEL) {
-            product<PANEL, 1, Into::REPLACE>(query + i * PANEL, BACK_QUERIES * PANEL,
-                                             m.keys_transposed + c * call.head_size,
-                                             int(call.head_size), m.scores + i * TILE_ROW + c, TILE_ROW);
-            product<PANEL, 1, Into::REPLACE>(grad_out + i * PANEL, BACK_QUERIES * PANEL,
-                                             m.values_transposed + c * call.value_size,
-                                             int(call.value_size), m.grad_scores + i * TILE_ROW + c,
-                                             TILE_ROW);
+            product<PANEL, 1>(query + i * PANEL, BACK_QUERIES * PANEL,
+                              m.keys_transposed + c * call.head_size, call.head_size,
+                              Replace{m.scores + i * TILE_ROW + c, TILE_ROW});
+            product<PANEL, 1>(grad_out + i * PANEL, BACK_QUERIES * PANEL,
+                              m.values_transposed + c * call.value_size, call.value_size,
+                              Replace{m.grad_scores + i * TILE_ROW + c, TILE_ROW});
         }
         for (int64_t row = i; row < i + ROWS; ++row) {
             bool saw_bad = false;
@@ -239,26 +238,25 @@ static void backward_tile(const Plan& plan, const TilePlace& place, const Backwa
     }
     for (int64_t k = 0; k < place.keys; k += ROWS) {
         Range seeing = seeing_range(call, place, k, queries);
-        int depth = int(seeing.high - seeing.low);
+        int64_t depth = seeing.high - seeing.low;
         if (depth <= 0) continue;
         for (int64_t c = 0; c < value_size; c += PANEL)
-            product<1, TILE_ROW, Into::ADD>(m.weights + seeing.low * TILE_ROW + k, PANEL * TILE_ROW,
-                                            grad_out + c * BACK_QUERIES + seeing.low * PANEL, depth,
-                                            m.grad_values + k * value_size + c, value_size);
+            product<1, TILE_ROW>(m.weights + seeing.low * TILE_ROW + k, PANEL * TILE_ROW,
+                                 grad_out + c * BACK_QUERIES + seeing.low * PANEL, depth,
+                                 Add{m.grad_values + k * value_size + c, value_size});
         for (int64_t c = 0; c < size; c += PANEL)
-            product<1, TILE_ROW, Into::ADD>(m.grad_scores + seeing.low * TILE_ROW + k, PANEL * TILE_ROW,
-                                            query + c * BACK_QUERIES + seeing.low * PANEL, depth,
-                                            m.grad_keys + k * size + c, size);
+            product<1, TILE_ROW>(m.grad_scores + seeing.low * TILE_ROW + k, PANEL * TILE_ROW,
+                                 query + c * BACK_QUERIES + seeing.low * PANEL, depth,
+                                 Add{m.grad_keys + k * size + c, size});
     }
     float* grad_query = m.grad_query + place.query * size;
     for (int64_t c = 0; c < size; c += PANEL)
         for (int64_t i = 0; i < rows; i += ROWS) {
             Range range = ranges[i / ROWS];
             if (range.low >= range.high) continue;
-            product<TILE_ROW, 1, Into::ADD>(m.grad_scores + i * TILE_ROW + range.low, PANEL,
-                                            m.keys + c * BACK_KEYS + range.low * PANEL,
-                                            int(range.high - range.low), grad_query + i * size + c,
-                                            size);
+            product<TILE_ROW, 1>(m.grad_scores + i * TILE_ROW + range.low, PANEL,
+                                 m.keys + c * BACK_KEYS + range.low * PANEL, range.high - range.low,
+                                 Add{grad_query + i * size + c, size});
         }
 }
 

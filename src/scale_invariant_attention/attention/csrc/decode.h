@@ -112,8 +112,8 @@ static size_t partial_floats(const Call& call) {
 }
 
 struct DecodeMemory {
-    float *query, *scores, *totals, *shrink, *gain, *bias, *keys, *values, *out;
-    RowSoftmax* rows;
+    float *query, *scores, *gain, *bias, *keys, *values, *out;
+    Softmax softmax;
     uint8_t* bad;
     size_t bytes;
 };
@@ -130,14 +130,15 @@ static DecodeMemory decode_memory(const Plan& plan, void* memory) {
     DecodeMemory m = {};
     m.query = take(rows * call.head_size);
     m.scores = take(rows * CACHE_BLOCK);
-    m.totals = take(rows * WIDTH);
-    m.shrink = take(rows);
+    m.softmax.highest = take(rows);
+    m.softmax.totals = take(rows * WIDTH);
+    m.softmax.shrink = take(rows);
+    m.softmax.is_bad = reinterpret_cast<uint8_t*>(take(rows));
     m.gain = take(CACHE_BLOCK);
     m.bias = take(CACHE_BLOCK);
     m.keys = take(CACHE_BLOCK * call.head_size);
     m.values = take(CACHE_BLOCK * call.value_size);
     m.out = take(rows * round_up(call.value_size, PANEL));
-    m.rows = reinterpret_cast<RowSoftmax*>(take(rows * sizeof(RowSoftmax) / 4));
     m.bad = reinterpret_cast<uint8_t*>(take(CACHE_BLOCK / 4));
     m.bytes = (next - static_cast<float*>(memory)) * sizeof(float);
     return m;
@@ -186,7 +187,7 @@ static bool decode_block(const Plan& plan, const DecodeMemory& m, int64_t batch,
         if (!good) return false;
     }
     for (int64_t r = 0; r < rows; ++r) {
-        m.shrink[r] = 1.0f;
+        m.softmax.shrink[r] = 1.0f;
         int64_t head = key_head * plan.group + r / call.query_length, i = r % call.query_length;
         TilePlace place = tile_place(plan, batch, head, i, block, bad);
         Range range = seen_range(call, place, 0, 1);
@@ -194,22 +195,23 @@ static bool decode_block(const Plan& plan, const DecodeMemory& m, int64_t batch,
         int64_t first = range.low / PANEL * PANEL, end = round_up(range.high, PANEL);
         bool sees = place.kind != Tile::EMPTY && range.low < range.high;
         if (!sees) first = end = 0;
-        if (sees) {
-            bool saw_bad = false;
-            RowAffine affine = row_affine(plan, place, 0, range, m.gain, m.bias, &saw_bad);
-            m.shrink[r] = softmax_row(scores, affine, first, end, m.rows + r, m.totals + r * WIDTH);
-            m.rows[r].is_bad |= saw_bad;
-        }
+        if (sees)
+            softmax_rows(scores, CACHE_BLOCK, 1, first, end, m.softmax, r,
+                         [&](int64_t, float*, bool* saw_bad) {
+                             RowAffine affine =
+                                 row_affine(plan, place, 0, range, m.gain, m.bias, saw_bad);
+                             return transform(scores, affine, first, end);
+                         });
         for (int64_t k = 0; k < first; ++k) scores[k] = 0.0f;
         for (int64_t k = end; k < CACHE_BLOCK; ++k) scores[k] = 0.0f;
     }
     int64_t r = 0;
     for (; r + 2 <= rows; r += 2)
         weigh<2>(m.scores + r * CACHE_BLOCK, values.data, values.row, count, call.value_size,
-                 m.shrink + r, m.out + r * width, width);
+                 m.softmax.shrink + r, m.out + r * width, width);
     for (; r < rows; ++r)
         weigh<1>(m.scores + r * CACHE_BLOCK, values.data, values.row, count, call.value_size,
-                 m.shrink + r, m.out + r * width, width);
+                 m.softmax.shrink + r, m.out + r * width, width);
     return true;
 }
 
@@ -230,11 +232,12 @@ static void decode_item(const Plan& plan, int64_t item, void* memory) {
         int64_t head = key_head * plan.group + r / call.query_length, i = r % call.query_length;
         float* to = m.query + r * call.head_size;
         const float* row = read_row(call, call.query, batch, head, i, call.head_size, to);
-        m.rows[r] = {-__builtin_inff(), !all_finite(row, call.head_size)};
+        m.softmax.highest[r] = -__builtin_inff();
+        m.softmax.is_bad[r] = !all_finite(row, call.head_size);
         for (int64_t d = 0; d < call.head_size; ++d)
             to[d] = finite(row[d]) * float(call.scale * LOG2_E);
     }
-    memset(m.totals, 0, rows * WIDTH * 4);
+    memset(m.softmax.totals, 0, rows * WIDTH * 4);
     memset(m.out, 0, rows * width * 4);
     int64_t last = least((part + 1) * plan.part, plan.geometry.key_blocks);
     for (int64_t n = part * plan.part; n < last; ++n) {
@@ -245,9 +248,9 @@ static void decode_item(const Plan& plan, int64_t item, void* memory) {
     }
     float* partial = plan.partial + item * rows * partial_floats(call);
     for (int64_t r = 0; r < rows; ++r, partial += partial_floats(call)) {
-        partial[0] = m.rows[r].highest;
-        partial[1] = sum(load(m.totals + r * WIDTH));
-        partial[2] = m.rows[r].is_bad;
+        partial[0] = m.softmax.highest[r];
+        partial[1] = sum(load(m.softmax.totals + r * WIDTH));
+        partial[2] = m.softmax.is_bad[r];
         memcpy(partial + PARTIAL_HEAD, m.out + r * width, width * 4);
     }
 }
@@ -258,10 +261,12 @@ static void merge_item(const Plan& plan, int64_t item, void*) {
     int64_t rows = plan.group * call.query_length, place = item / rows, r = item % rows;
     int64_t step = rows * partial_floats(call);
     const float* first = plan.partial + place * plan.parts * step + r * partial_floats(call);
-    RowSoftmax row = {-__builtin_inff(), false};
+    float highest = -__builtin_inff();
+    bool is_bad = false;
     for (int64_t n = 0; n < plan.parts; ++n) {
-        if (first[n * step] > row.highest) row.highest = first[n * step];
-        row.is_bad |= first[n * step + 2] != 0 || first[n * step] != first[n * step];
+        const float* part = first + n * step;
+        if (part[0] > highest) highest = part[0];
+        is_bad |= part[2] != 0 || part[0] != part[0];
     }
     int64_t batch = place / call.key_heads, key_head = place % call.key_heads;
     int64_t head = key_head * plan.group + r / call.query_length, i = r % call.query_length;
@@ -272,11 +277,11 @@ static void merge_item(const Plan& plan, int64_t item, void*) {
     for (int64_t n = 0; n < plan.parts; ++n) {
         const float* part = first + n * step;
         if (part[0] == -__builtin_inff()) continue;
-        float factor = exp2(splat(part[0] - row.highest))[0];
+        float factor = exp2(splat(part[0] - highest))[0];
         total += factor * part[1];
         for (int64_t c = 0; c < call.value_size; ++c) out[c] += factor * part[PARTIAL_HEAD + c];
     }
-    call.lse[where] = finish_row(row, total, out, call.value_size);
+    call.lse[where] = finish_row(highest, total, is_bad, out, call.value_size);
 }
 
 }  // namespace SIA_ISA

@@ -1,8 +1,6 @@
 // Forward: one block of queries of one head against all keys that it sees.
 #pragma once
 
-#include <math.h>
-
 #include "rows.h"
 
 namespace SIA_ISA {
@@ -46,8 +44,8 @@ static void pack_block(const Plan& plan, int64_t item, void* memory) {
 }
 
 struct ForwardMemory {
-    float *query, *scores, *out, *totals, *shrink, *gain, *bias, *buffer;
-    RowSoftmax* rows;
+    float *query, *scores, *tops, *out, *gain, *bias, *buffer;
+    Softmax softmax;
     size_t bytes;
 };
 
@@ -63,74 +61,109 @@ static ForwardMemory forward_memory(const Plan& plan, void* memory) {
     m.query = take(round_up(call.head_size, PANEL) * QUERIES);
     m.out = take(round_up(call.value_size, PANEL) * QUERIES);
     m.scores = take(SCORE_ROW * STRIP);
-    m.totals = take(QUERIES * WIDTH);
-    m.shrink = take(QUERIES);
+    m.tops = take(STRIP * WIDTH);
+    m.softmax.highest = take(QUERIES);
+    m.softmax.totals = take(QUERIES * WIDTH);
+    m.softmax.shrink = take(QUERIES);
+    m.softmax.is_bad = reinterpret_cast<uint8_t*>(take(QUERIES / 4));
     m.gain = take(KEYS);
     m.bias = take(KEYS);
     m.buffer = take(row_buffer_floats(call));
-    m.rows = reinterpret_cast<RowSoftmax*>(take(QUERIES * sizeof(RowSoftmax) / 4));
     m.bytes = (next - static_cast<float*>(memory)) * sizeof(float);
     return m;
 }
 
 static size_t forward_bytes(const Plan& plan) { return forward_memory(plan, nullptr).bytes; }
 
+// Bring the next block nearer while this one is worked on, some lines with every product.
+struct Ahead {
+    const float* next;
+    int64_t floats;  // a product
+
+    Ahead(const float* block, int64_t size)
+        : next(block), floats(round_up(size / (QUERIES / ROWS * (KEYS / PANEL)), 16)) {}
+
+    SIA_METHOD void fetch() {
+        for (int64_t n = 0; n < floats; n += 16) __builtin_prefetch(next + n, 0, 2);
+        next += floats;
+    }
+};
+
+// Sums that are scores become logits, with gain and bias from the line, and the highest are kept.
+struct Logits {
+    float *to, *tops;
+    const float *gain, *bias;
+    SIA_METHOD void operator()(int i, const Vec (&sums)[VECTORS]) const {
+        Vec top = load(tops + i * WIDTH);
+        for (int v = 0; v < VECTORS; ++v) {
+            Vec logits = sums[v] * load(gain - i + v * WIDTH) + load(bias - i + v * WIDTH);
+            store(to + i * SCORE_ROW + v * WIDTH, logits);
+            top = max(top, logits);
+        }
+        store(tops + i * WIDTH, top);
+    }
+};
+
 static void forward_tile(const Plan& plan, const TilePlace& place, const ForwardMemory& m,
                          const float* keys, const float* values, int64_t queries) {
     const Call& call = plan.call;
     int64_t depth = call.head_size, width = round_up(call.value_size, PANEL);
+    const float* gain = plan.lines.gain + place.head * plan.lines.gain_head;
+    const float* bias = plan.lines.bias + place.head * plan.lines.bias_head;
+    Ahead next_keys(keys + KEYS * depth, KEYS * depth), next_values(values + KEYS * width, KEYS * width);
     for (int64_t strip = 0; strip < queries; strip += STRIP) {
         int64_t rows = least(STRIP, round_up(queries - strip, ROWS));
         Range ranges[STRIP / ROWS];
+        bool plain[STRIP / ROWS];
         Range seen = {KEYS, 0};
         for (int64_t i = 0; i < rows; i += ROWS) {
             Range range = seen_range(call, place, strip + i, ROWS);
             ranges[i / ROWS] = range;
             if (range.low >= range.high) continue;
+            plain[i / ROWS] = all_see_all(call, place, strip + i, ROWS, range);
             seen = {least(seen.low, range.low), greatest(seen.high, range.high)};
         }
         if (seen.low >= seen.high) continue;
+        for (int64_t i = 0; i < rows; ++i) store(m.tops + i * WIDTH, splat(-__builtin_inff()));
         for (int64_t c = seen.low / PANEL * PANEL; c < seen.high; c += PANEL)
             for (int64_t i = 0; i < rows; i += ROWS) {
                 Range range = ranges[i / ROWS];
                 if (c + PANEL <= range.low || c >= range.high) continue;
-                product<PANEL, 1, Into::REPLACE>(m.query + (strip + i) * PANEL, QUERIES * PANEL,
-                                                 keys + c * depth, depth,
-                                                 m.scores + i * SCORE_ROW + c, SCORE_ROW);
+                next_keys.fetch();
+                const float* query = m.query + (strip + i) * PANEL;
+                float* scores = m.scores + i * SCORE_ROW + c;
+                int64_t line = c - place.offset - strip - i;
+                if (plain[i / ROWS])
+                    product<PANEL, 1>(query, QUERIES * PANEL, keys + c * depth, depth,
+                                      Logits{scores, m.tops + i * WIDTH, gain + line, bias + line});
+                else
+                    product<PANEL, 1>(query, QUERIES * PANEL, keys + c * depth, depth,
+                                      Replace{scores, SCORE_ROW});
             }
-        for (int64_t i = 0; i < rows; ++i) {
+        for (int64_t i = 0; i < rows; i += ROWS) {
             Range range = ranges[i / ROWS];
-            int64_t row = strip + i;
-            m.shrink[row] = 1.0f;
-            if (range.low >= range.high || row >= queries) continue;
-            bool saw_bad = false;
-            RowAffine affine = row_affine(plan, place, row, range, m.gain, m.bias, &saw_bad);
-            int64_t first = range.low / PANEL * PANEL, end = round_up(range.high, PANEL);
-            m.shrink[row] = softmax_row(m.scores + i * SCORE_ROW, affine, first, end, m.rows + row,
-                                        m.totals + row * WIDTH);
-            m.rows[row].is_bad |= saw_bad;
+            if (range.low >= range.high) continue;
+            int64_t row = strip + i, first = range.low / PANEL * PANEL, end = round_up(range.high, PANEL);
+            softmax_rows(m.scores + i * SCORE_ROW, SCORE_ROW, least(ROWS, queries - row), first, end,
+                         m.softmax, row, [&](int64_t r, float* scores, bool* saw_bad) {
+                             if (plain[i / ROWS]) return highest(load(m.tops + (i + r) * WIDTH));
+                             RowAffine affine =
+                                 row_affine(plan, place, row + r, range, m.gain, m.bias, saw_bad);
+                             return transform(scores, affine, first, end);
+                         });
         }
         for (int64_t c = 0; c < width; c += PANEL)
             for (int64_t i = 0; i < rows; i += ROWS) {
                 Range range = ranges[i / ROWS];
                 if (range.low >= range.high) continue;
-                product<SCORE_ROW, 1, Into::SCALE_AND_ADD>(
-                    m.scores + i * SCORE_ROW + range.low, PANEL,
-                    values + (c / PANEL * KEYS + range.low) * PANEL, int(range.high - range.low),
-                    m.out + (strip + i) * width + c, width, m.shrink + strip + i);
+                next_values.fetch();
+                product<SCORE_ROW, 1>(m.scores + i * SCORE_ROW + range.low, PANEL,
+                                      values + (c / PANEL * KEYS + range.low) * PANEL,
+                                      range.high - range.low,
+                                      ScaleAndAdd{m.out + (strip + i) * width + c, width,
+                                                  m.softmax.shrink + strip + i});
             }
     }
-}
-
-// What a row gives once all keys are done: its output, in place, and its log-sum-exp.
-static float finish_row(RowSoftmax row, float total, float* out, int64_t size) {
-    if (row.highest == -__builtin_inff() && total == 0) {
-        memset(out, 0, size * 4);
-        return row.highest;
-    }
-    float factor = row.is_bad ? __builtin_nanf("") : 1.0f / total;
-    for (int64_t c = 0; c < size; ++c) out[c] *= factor;
-    return row.is_bad ? factor : (row.highest + log2f(total)) * float(LN_2);
 }
 
 static void forward_item(const Plan& plan, int64_t item, void* memory) {
@@ -146,12 +179,13 @@ static void forward_item(const Plan& plan, int64_t item, void* memory) {
     int64_t start = block * QUERIES, queries = least(QUERIES, call.query_length - start);
     int64_t width = round_up(call.value_size, PANEL);
 
-    uint8_t bad_queries[QUERIES] = {};
+    memset(m.softmax.is_bad, 0, QUERIES);
     pack_rows(call, call.query, batch, query_head, start, queries, QUERIES, call.head_size,
-              float(call.scale * LOG2_E), m.query, bad_queries, m.buffer);
+              float(call.scale * LOG2_E), m.query, m.softmax.is_bad, m.buffer);
     memset(m.out, 0, QUERIES * width * 4);
-    memset(m.totals, 0, QUERIES * WIDTH * 4);
-    for (int64_t i = 0; i < QUERIES; ++i) m.rows[i] = {-__builtin_inff(), bad_queries[i] != 0};
+    memset(m.softmax.totals, 0, QUERIES * WIDTH * 4);
+    memset(m.softmax.shrink, 0, QUERIES * 4);
+    for (int64_t i = 0; i < QUERIES; ++i) m.softmax.highest[i] = -__builtin_inff();
     const float* keys = plan.packed_keys + key_head * packed_key_floats(call);
     const float* values = plan.packed_values + key_head * packed_value_floats(call);
     for (int64_t n = 0; n < geometry.key_blocks; ++n) {
@@ -165,7 +199,8 @@ static void forward_item(const Plan& plan, int64_t item, void* memory) {
     int64_t first = (batch * call.query_heads + query_head) * call.query_length + start;
     for (int64_t i = 0; i < queries; ++i) {
         float* out = m.out + i * width;
-        call.lse[first + i] = finish_row(m.rows[i], sum(load(m.totals + i * WIDTH)), out, call.value_size);
+        call.lse[first + i] = finish_row(m.softmax.highest[i], sum(load(m.softmax.totals + i * WIDTH)),
+                                         m.softmax.is_bad[i], out, call.value_size);
         memcpy(call.out + (first + i) * call.value_size, out, call.value_size * 4);
     }
 }

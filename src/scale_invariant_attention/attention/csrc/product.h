@@ -11,16 +11,44 @@ namespace SIA_ISA {
 constexpr int VECTORS = SIA_VECTORS;        // vectors in a row of the tile
 constexpr int PANEL = VECTORS * WIDTH;      // columns of the tile
 constexpr int ROWS = SIA_ROWS;              // rows of the tile
-constexpr int CHUNK = 16;                   // depth between two jumps of the left side
 
-// What becomes of the sums.
-enum class Into { REPLACE, ADD, SCALE_AND_ADD };
+// What becomes of the sums of a row.
+struct Replace {
+    float* to;
+    ptrdiff_t row;
+    SIA_METHOD void operator()(int i, const Vec (&sums)[VECTORS]) const {
+        for (int v = 0; v < VECTORS; ++v) store(to + i * row + v * WIDTH, sums[v]);
+    }
+};
 
-// to[i][j] (=, += or *= factor[i] and +=) sum over k < depth of left(i, k) * right[k][j], where
-// left(i, k) = left[i * ROW + (k % CHUNK) * STEP + (k / CHUNK) * jump].
-template <int ROW, int STEP, Into INTO>
-SIA_INLINE void product(const float* left, ptrdiff_t jump, const float* right, int depth, float* to,
-                        ptrdiff_t to_row, const float* factor = nullptr) {
+struct Add {
+    float* to;
+    ptrdiff_t row;
+    SIA_METHOD void operator()(int i, const Vec (&sums)[VECTORS]) const {
+        for (int v = 0; v < VECTORS; ++v) {
+            float* place = to + i * row + v * WIDTH;
+            store(place, load(place) + sums[v]);
+        }
+    }
+};
+
+struct ScaleAndAdd {
+    float* to;
+    ptrdiff_t row;
+    const float* factor;
+    SIA_METHOD void operator()(int i, const Vec (&sums)[VECTORS]) const {
+        for (int v = 0; v < VECTORS; ++v) {
+            float* place = to + i * row + v * WIDTH;
+            store(place, load(place) * factor[i] + sums[v]);
+        }
+    }
+};
+
+// Hand over, row by row, the sums over k < depth of left(i, k) * right[k][j], where
+// left(i, k) = left[i * ROW + (k % PANEL) * STEP + (k / PANEL) * jump].
+template <int ROW, int STEP, class Finish>
+SIA_INLINE void product(const float* left, ptrdiff_t jump, const float* right, int64_t depth,
+                        Finish finish) {
     Vec sums[ROWS][VECTORS];
 #pragma GCC unroll 16
     for (int i = 0; i < ROWS; ++i)
@@ -38,27 +66,19 @@ SIA_INLINE void product(const float* left, ptrdiff_t jump, const float* right, i
             for (int v = 0; v < VECTORS; ++v) sums[i][v] += number * columns[v];
         }
     };
-    int k = 0;
-    for (; k + CHUNK <= depth; k += CHUNK) {
-#pragma GCC unroll 16
-        for (int kk = 0; kk < CHUNK; ++kk) step(left + kk * STEP, right + kk * PANEL);
+    for (; depth >= PANEL; depth -= PANEL) {
+#pragma GCC unroll 32
+        for (int k = 0; k < PANEL; ++k) step(left + k * STEP, right + k * PANEL);
         left += jump;
-        right += CHUNK * PANEL;
+        right += PANEL * PANEL;
     }
-    for (; k < depth; ++k) {
+    for (; depth > 0; --depth) {
         step(left, right);
         left += STEP;
         right += PANEL;
     }
 #pragma GCC unroll 16
-    for (int i = 0; i < ROWS; ++i)
-#pragma GCC unroll 4
-        for (int v = 0; v < VECTORS; ++v) {
-            float* place = to + i * to_row + v * WIDTH;
-            if (INTO == Into::REPLACE) store(place, sums[i][v]);
-            if (INTO == Into::ADD) store(place, load(place) + sums[i][v]);
-            if (INTO == Into::SCALE_AND_ADD) store(place, load(place) * factor[i] + sums[i][v]);
-        }
+    for (int i = 0; i < ROWS; ++i) finish(i, sums[i]);
 }
 
 }  // namespace SIA_ISA

@@ -1,6 +1,8 @@
 // The affine of a row of a tile, and the softmax over it.
 #pragma once
 
+#include <math.h>
+
 #include "pack.h"
 
 namespace SIA_ISA {
@@ -54,6 +56,15 @@ SIA_INLINE Range seen_range(const Call& call, const TilePlace& place, int64_t fi
     return {range.low, last.high > range.low ? last.high : range.low};
 }
 
+// Whether the rows [first, first + rows) of a tile all see the same whole panels: then nothing is masked.
+SIA_INLINE bool all_see_all(const Call& call, const TilePlace& place, int64_t first, int64_t rows,
+                            Range range) {
+    if (place.kind != Tile::RANGES) return false;
+    int64_t low = range.low / PANEL * PANEL, high = round_up(range.high, PANEL);
+    return visible_range(call, place.offset + first + rows - 1, place.keys).low <= low &&
+           visible_range(call, place.offset + first, place.keys).high >= high;
+}
+
 // A row's affine over the whole panels that hold the keys of `range`; `gain` and `bias` are memory for
 // a row that has none of its own. `saw_bad` is set when a visible key is not finite.
 static RowAffine row_affine(const Plan& plan, const TilePlace& place, int64_t i, Range range,
@@ -101,7 +112,7 @@ static RowAffine row_affine(const Plan& plan, const TilePlace& place, int64_t i,
 
 // scores = gain * scores + bias for columns [first, end), whole vectors; returns the highest.
 template <bool MASKED>
-SIA_INLINE Vec transform(float* scores, RowAffine affine, int64_t first, int64_t end) {
+SIA_INLINE float transform_as(float* scores, RowAffine affine, int64_t first, int64_t end) {
     const Vec hidden = splat(-__builtin_inff());
     Vec top = hidden;
     for (int64_t c = first; c < end; c += WIDTH) {
@@ -112,10 +123,15 @@ SIA_INLINE Vec transform(float* scores, RowAffine affine, int64_t first, int64_t
         store(scores + c, logits);
         top = max(top, logits);
     }
-    return top;
+    return highest(top);
 }
 
-// scores = 2^(scores - base) for columns [first, end); returns sums by lane.
+SIA_INLINE float transform(float* scores, RowAffine affine, int64_t first, int64_t end) {
+    return affine.masked ? transform_as<true>(scores, affine, first, end)
+                         : transform_as<false>(scores, affine, first, end);
+}
+
+// A row of logits becomes weights, 2^(logits - base), for columns [first, end); returns their sums.
 SIA_INLINE Vec exponentials(float* scores, float base, int64_t first, int64_t end) {
     Vec total = {};
     for (int64_t c = first; c < end; c += WIDTH) {
@@ -126,26 +142,50 @@ SIA_INLINE Vec exponentials(float* scores, float base, int64_t first, int64_t en
     return total;
 }
 
-// The running softmax of one row.
-struct RowSoftmax {
-    float highest;  // logit so far, in units of log 2
-    bool is_bad;    // sees something that is not finite
+// The running softmax of some rows.
+struct Softmax {
+    float* highest;   // logit so far, in units of log 2
+    float* totals;    // of the weights, WIDTH sums a row
+    float* shrink;    // by which all that came before shrinks, of the last block of keys
+    uint8_t* is_bad;  // sees something that is not finite
 };
 
-// Turn a row of scores into weights, and return the factor by which all that came before shrinks.
-SIA_INLINE float softmax_row(float* scores, RowAffine affine, int64_t first, int64_t end,
-                             RowSoftmax* row, float* totals) {
-    Vec top = affine.masked ? transform<true>(scores, affine, first, end)
-                            : transform<false>(scores, affine, first, end);
-    float peak = highest(top), before = row->highest;
-    float risen = peak > before ? peak : before;
-    // Where nothing is visible yet the maximum is -inf, and -inf - -inf would be NaN.
-    float base = risen == -__builtin_inff() ? 0.0f : risen;
-    float shrink = before == risen ? 1.0f : exp2(splat(before - base))[0];
-    row->highest = risen;
-    Vec total = exponentials(scores, base, first, end);
-    store(totals, load(totals) * shrink + total);
-    return shrink;
+// Turn `count` <= ROWS rows of scores into weights; the first of them is row `at` of the softmax.
+// `logits(i, row, saw_bad)` turns the scores of the i-th into logits and returns the highest.
+template <class Logits>
+SIA_INLINE void softmax_rows(float* scores, int64_t score_row, int64_t count, int64_t first, int64_t end,
+                             const Softmax& softmax, int64_t at, Logits logits) {
+    constexpr int PLACES = (ROWS + WIDTH - 1) / WIDTH * WIDTH;
+    float before[PLACES], base[PLACES], shrink[PLACES];
+    for (int64_t i = 0; i < count; ++i) {
+        bool saw_bad = false;
+        float peak = logits(i, scores + i * score_row, &saw_bad);
+        before[i] = softmax.highest[at + i];
+        float risen = peak > before[i] ? peak : before[i];
+        // Where nothing is visible yet the maximum is -inf, and -inf - -inf would be NaN.
+        base[i] = risen == -__builtin_inff() ? 0.0f : risen;
+        softmax.highest[at + i] = risen;
+        softmax.is_bad[at + i] |= saw_bad;
+    }
+    for (int64_t i = count; i < PLACES; ++i) before[i] = base[i] = 0.0f;
+    for (int i = 0; i < PLACES; i += WIDTH) store(shrink + i, exp2(load(before + i) - load(base + i)));
+    for (int64_t i = 0; i < count; ++i) {
+        float* totals = softmax.totals + (at + i) * WIDTH;
+        Vec total = exponentials(scores + i * score_row, base[i], first, end);
+        store(totals, load(totals) * shrink[i] + total);
+        softmax.shrink[at + i] = shrink[i];
+    }
+}
+
+// What a row gives once all keys are done: its output, in place, and its log-sum-exp.
+static float finish_row(float highest, float total, bool is_bad, float* out, int64_t size) {
+    if (highest == -__builtin_inff() && total == 0) {
+        memset(out, 0, size * 4);
+        return highest;
+    }
+    float factor = is_bad ? __builtin_nanf("") : 1.0f / total;
+    for (int64_t c = 0; c < size; ++c) out[c] *= factor;
+    return is_bad ? factor : (highest + log2f(total)) * float(LN_2);
 }
 
 }  // namespace SIA_ISA

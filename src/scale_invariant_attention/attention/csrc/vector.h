@@ -5,12 +5,16 @@
 
 #include <stdint.h>
 #include <string.h>
+#if defined(__AVX__)
+#include <immintrin.h>
+#endif
 
 #if !defined(__GNUC__)
 #error "the kernels are written in the vector types of GCC and Clang"
 #endif
 
-#define SIA_INLINE static inline __attribute__((always_inline))
+#define SIA_METHOD inline __attribute__((always_inline))
+#define SIA_INLINE static SIA_METHOD
 
 namespace SIA_ISA {
 
@@ -30,20 +34,34 @@ SIA_INLINE void store(float* to, Vec v) { memcpy(to, &v, sizeof v); }
 SIA_INLINE Vec splat(float x) { return x - Vec{}; }
 
 // The greater of two; NaN in `b` stays, NaN in `a` gives `b`.
-SIA_INLINE Vec max(Vec a, Vec b) { return a > b ? a : b; }
+SIA_INLINE Vec max(Vec a, Vec b) {
+#if SIA_WIDTH == 16 && defined(__AVX512F__)
+    return _mm512_max_ps(a, b);
+#elif SIA_WIDTH == 8 && defined(__AVX__)
+    return _mm256_max_ps(a, b);
+#else
+    return a > b ? a : b;
+#endif
+}
+
+// Fold a vector by halves into one number.
+template <class Two>
+SIA_INLINE float folded(Vec v, Two two) {
+    float parts[WIDTH];
+    memcpy(parts, &v, sizeof v);
+#pragma GCC unroll 4
+    for (int half = WIDTH / 2; half > 0; half /= 2)
+#pragma GCC unroll 8
+        for (int i = 0; i < half; ++i) parts[i] = two(parts[i], parts[i + half]);
+    return parts[0];
+}
 
 SIA_INLINE float highest(Vec v) {
-    float x = v[0];
-    for (int i = 1; i < WIDTH; ++i) x = v[i] > x ? v[i] : x;
-    return x;
+    return folded(v, [](float a, float b) { return a > b ? a : b; });
 }
 
 SIA_INLINE float sum(Vec v) {
-    float parts[WIDTH];
-    memcpy(parts, &v, sizeof v);
-    for (int half = WIDTH / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; ++i) parts[i] += parts[i + half];
-    return parts[0];
+    return folded(v, [](float a, float b) { return a + b; });
 }
 
 // 2^x to about 1 unit in the last place for x <= 127. Exactly 1 at 0, exactly 0 at -127 and below
@@ -53,8 +71,7 @@ SIA_INLINE Vec exp2(Vec x) {
     x = max(splat(lowest), x);
     Vec shifted = x + to_integer;
     Vec fraction = x - (shifted - to_integer);
-    Vec power = splat(0.00132647273f);
-    power = power * fraction + 0.00967151279f;
+    Vec power = fraction * 0.00132647273f + 0.00967151279f;
     power = power * fraction + 0.0555073374f;
     power = power * fraction + 0.240222421f;
     power = power * fraction + 0.693146978f;
