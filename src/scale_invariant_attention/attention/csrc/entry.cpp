@@ -78,6 +78,8 @@ void plan_affine(Plan& plan, OwnedLines& owned) {
     int64_t length = lines_length(plan.geometry);
     owned = make_lines(plan.call, length);
     plan.lines = owned.lines;
+    // Lines that are kept may be longer. The gradients have places for these distances and no more.
+    plan.lines.length = length;
     plan.far = plan.call.tau && greatest_distance(plan.geometry) >= plan.lines.length;
 }
 
