@@ -118,7 +118,7 @@ static void forward_tile(const Plan& plan, const TilePlace& place, const Forward
         Range seen = {KEYS, 0};
         for (int64_t i = 0; i < rows; i += ROWS) {
             Range range = seen_range(call, place, strip + i, ROWS);
-            ranges[i / ROWS] = range;
+            ranges[i / ROWS] = range.low < range.high ? range : Range{0, 0};  // no panel is in it
             if (range.low >= range.high) continue;
             plain[i / ROWS] = all_see_all(call, place, strip + i, ROWS, range);
             seen = {least(seen.low, range.low), greatest(seen.high, range.high)};
