@@ -41,7 +41,7 @@ sanitize: build/sanitize/_kernels.so  ## Five minutes of random contracts, or ma
 sanitize-threads: build/thread-sanitize/_kernels.so
 	$(call preload,libtsan.so) \
 	TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1 SIA_KERNELS=$(abspath $<) \
-	$(BIN)/python tests/fuzz_contracts.py --cases $(CASES) --seconds $(SECONDS) --seed $(SEED)
+	$(BIN)/python tests/fuzz_contracts.py --cases $(CASES) --seconds $(SECONDS) --seed $(SEED) --threads 3
 
 build/sanitize/_kernels.so: SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all
 build/thread-sanitize/_kernels.so: SANITIZERS := -fsanitize=thread

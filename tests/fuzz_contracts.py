@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
@@ -15,16 +16,22 @@ sys.path.insert(0, str(Path(__file__).parent / "support"))
 AT_ONCE = 50
 
 
-def examine(seeds: range) -> list[str]:
+def examine(seeds: range, threads: int | None, instruction_set: str | None) -> list[str]:
     import torch
     from contract_checks import failures
     from random_contracts import draw
 
-    torch.set_num_threads(1)
+    from scale_invariant_attention.attention.cpu_library import LIBRARY, using_instruction_set
+
+    torch.set_num_threads(threads or 1)
+    if threads and LIBRARY:
+        # Threads of OpenMP wait for each other in ways that the thread sanitizer cannot follow.
+        LIBRARY.sia_set_parallel(None)
     found = []
-    for seed in seeds:
-        contract = draw(seed)
-        found += [f"{contract}\n    {failure}" for failure in failures(contract)]
+    with using_instruction_set(instruction_set) if instruction_set else nullcontext():
+        for seed in seeds:
+            contract = draw(seed)
+            found += [f"{contract}\n    {failure}" for failure in failures(contract)]
     return found
 
 
@@ -33,6 +40,10 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=100_000, help="how many to draw at most")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="when to stop drawing")
     parser.add_argument("--seed", type=int, default=1_000_000, help="the first seed")
+    parser.add_argument(
+        "--threads", type=int, help="threads that the kernels start for a call, instead of torch's"
+    )
+    parser.add_argument("--instruction-set", help="what the kernels use; the best unless given")
     options = parser.parse_args()
 
     end = options.seed + options.cases
@@ -46,7 +57,8 @@ def main() -> int:
                 seeds = next(batches, None)
                 if seeds is None:
                     break
-                running[pool.submit(examine, seeds)] = seeds
+                future = pool.submit(examine, seeds, options.threads, options.instruction_set)
+                running[future] = seeds
             if not running:
                 break
             future = next(iter(running))
