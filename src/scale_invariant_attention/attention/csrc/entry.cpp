@@ -290,10 +290,10 @@ SIA_EXPORT double sia_multiply_add_rate(int64_t threads, int64_t rounds) {
 SIA_EXPORT double sia_read_rate(int64_t threads, const float* from, int64_t count) {
     const Kernels& kernels = *chosen();
     int64_t part = count / (threads * 16);
-    volatile float sink = 0;
     double start = seconds();
     parallel_items(threads, threads * 16, nullptr, 0, [&](int64_t i, void*) {
-        sink = kernels.read(from + i * part, part);
+        volatile float sink = kernels.read(from + i * part, part);
+        (void)sink;
     });
     return double(part) * threads * 16 * sizeof(float) / (seconds() - start);
 }
