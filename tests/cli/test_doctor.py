@@ -5,7 +5,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from scale_invariant_attention.attention import reference
+from scale_invariant_attention.attention import cpu_library, reference
 from scale_invariant_attention.attention.backends import BACKENDS
 from scale_invariant_attention.cli import app, machine
 
@@ -44,6 +44,23 @@ def test_versions_and_hardware_are_shown():
     assert torch.__version__ in run.output
     assert f"torch threads: {torch.get_num_threads()}" in run.output
     assert torch.backends.cpu.get_cpu_capability() in run.output
+
+
+def test_the_kernels_tell_what_they_use_and_what_they_were_compiled_for(monkeypatch):
+    compiled = {"avx512": False, "avx2": True, "portable": True}
+    monkeypatch.setattr(cpu_library, "instruction_set", lambda: "avx2")
+    monkeypatch.setattr(cpu_library, "instruction_sets", lambda: compiled)
+    assert "use avx2; compiled for avx512 (not here), avx2, portable" in doctor().output
+    report = json.loads(doctor("--json").output)
+    assert report["kernels"] == {"uses": "avx2", "compiled": compiled}
+
+
+def test_without_a_library_there_are_no_kernels_to_tell_of(monkeypatch):
+    monkeypatch.setattr(cpu_library, "LIBRARY", None)
+    (line,) = (line for line in doctor().output.splitlines() if line.startswith("kernels"))
+    assert line.split() == ["kernels", "none"]
+    report = json.loads(doctor("--json").output)
+    assert report["kernels"] == {"uses": None, "compiled": {}}
 
 
 def test_json_says_the_same():

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .machine import UNKNOWN, Gpu, Machine, inspect_machine
+from .machine import UNKNOWN, Gpu, Kernels, Machine, inspect_machine
 from .page import Page
 from .self_check import Check, check_backends
 
@@ -46,6 +46,7 @@ def _print(machine: Machine, checks: Iterable[Check]) -> None:
             ("platform", machine.platform),
             ("CPU", machine.cpu),
             ("instructions", _instructions(machine)),
+            ("kernels", _kernels(machine.kernels)),
             ("cores", f"{machine.cores or UNKNOWN}; torch threads: {machine.torch_threads}"),
             ("memory", _gibibytes(machine.memory_bytes)),
             *(("GPU", gpu) for gpu in map(_gpu, machine.gpus)),
@@ -81,6 +82,13 @@ def _instructions(machine: Machine) -> str:
         else ", ".join(f"{name} {'yes' if has else 'no'}" for name, has in known.items())
     )
     return f"{listed}; torch uses {machine.torch_cpu_capability}"
+
+
+def _kernels(kernels: Kernels) -> str:
+    if kernels.uses is None:
+        return "none"
+    compiled = (f"{name}{'' if runs else ' (not here)'}" for name, runs in kernels.compiled.items())
+    return f"use {kernels.uses}; compiled for {', '.join(compiled)}"
 
 
 def _gpu(gpu: Gpu) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from .. import __version__
+from ..attention import cpu_library
 
 UNKNOWN = "unknown"
 
@@ -33,6 +34,17 @@ class Gpu:
 
 
 @dataclass(frozen=True)
+class Kernels:
+    """The compiled kernels: the instruction set that they use, and all that they were compiled for.
+
+    Of each it says whether the processor has it. Without a library there is none.
+    """
+
+    uses: str | None
+    compiled: dict[str, bool]
+
+
+@dataclass(frozen=True)
 class Machine:
     """Versions and hardware. None stands for what this platform does not tell."""
 
@@ -43,6 +55,7 @@ class Machine:
     torch_threads: int
     torch_cpu_capability: str
     instruction_sets: dict[str, bool] | None
+    kernels: Kernels
     memory_bytes: int | None
     gpus: list[Gpu]
 
@@ -67,6 +80,7 @@ def inspect_machine() -> Machine:
         torch_threads=torch.get_num_threads(),
         torch_cpu_capability=torch.backends.cpu.get_cpu_capability(),
         instruction_sets=instruction_sets(description),
+        kernels=Kernels(cpu_library.instruction_set(), cpu_library.instruction_sets()),
         memory_bytes=_memory_bytes(),
         gpus=_gpus(),
     )
