@@ -75,20 +75,6 @@ static ForwardMemory forward_memory(const Plan& plan, void* memory) {
 
 static size_t forward_bytes(const Plan& plan) { return forward_memory(plan, nullptr).bytes; }
 
-// Bring the next block nearer while this one is worked on, some lines with every product.
-struct Ahead {
-    const float* next;
-    int64_t floats;  // a product
-
-    Ahead(const float* block, int64_t size)
-        : next(block), floats(round_up(size / (QUERIES / ROWS * (KEYS / PANEL)), 16)) {}
-
-    SIA_METHOD void fetch() {
-        for (int64_t n = 0; n < floats; n += 16) __builtin_prefetch(next + n, 0, 2);
-        next += floats;
-    }
-};
-
 // Sums that are scores become logits, with gain and bias from the line, and the highest are kept.
 struct Logits {
     float *to, *tops;
@@ -110,7 +96,6 @@ static void forward_tile(const Plan& plan, const TilePlace& place, const Forward
     int64_t depth = call.head_size, width = round_up(call.value_size, PANEL);
     const float* gain = plan.lines.gain + place.head * plan.lines.gain_head;
     const float* bias = plan.lines.bias + place.head * plan.lines.bias_head;
-    Ahead next_keys(keys + KEYS * depth, KEYS * depth), next_values(values + KEYS * width, KEYS * width);
     for (int64_t strip = 0; strip < queries; strip += STRIP) {
         int64_t rows = least(STRIP, round_up(queries - strip, ROWS));
         Range ranges[STRIP / ROWS];
@@ -129,7 +114,6 @@ static void forward_tile(const Plan& plan, const TilePlace& place, const Forward
             for (int64_t i = 0; i < rows; i += ROWS) {
                 Range range = ranges[i / ROWS];
                 if (c + PANEL <= range.low || c >= range.high) continue;
-                next_keys.fetch();
                 const float* query = m.query + (strip + i) * PANEL;
                 float* scores = m.scores + i * SCORE_ROW + c;
                 int64_t line = c - place.offset - strip - i;
@@ -156,7 +140,6 @@ static void forward_tile(const Plan& plan, const TilePlace& place, const Forward
             for (int64_t i = 0; i < rows; i += ROWS) {
                 Range range = ranges[i / ROWS];
                 if (range.low >= range.high) continue;
-                next_values.fetch();
                 product<SCORE_ROW, 1>(m.scores + i * SCORE_ROW + range.low, PANEL,
                                       values + (c / PANEL * KEYS + range.low) * PANEL,
                                       range.high - range.low,
@@ -182,10 +165,11 @@ static void forward_item(const Plan& plan, int64_t item, void* memory) {
     memset(m.softmax.is_bad, 0, QUERIES);
     pack_rows(call, call.query, batch, query_head, start, queries, QUERIES, call.head_size,
               float(call.scale * LOG2_E), m.query, m.softmax.is_bad, m.buffer);
-    memset(m.out, 0, QUERIES * width * 4);
-    memset(m.softmax.totals, 0, QUERIES * WIDTH * 4);
-    memset(m.softmax.shrink, 0, QUERIES * 4);
-    for (int64_t i = 0; i < QUERIES; ++i) m.softmax.highest[i] = -__builtin_inff();
+    int64_t rows = round_up(queries, ROWS);
+    memset(m.out, 0, rows * width * 4);
+    memset(m.softmax.totals, 0, rows * WIDTH * 4);
+    memset(m.softmax.shrink, 0, rows * 4);
+    for (int64_t i = 0; i < rows; ++i) m.softmax.highest[i] = -__builtin_inff();
     const float* keys = plan.packed_keys + key_head * packed_key_floats(call);
     const float* values = plan.packed_values + key_head * packed_value_floats(call);
     for (int64_t n = 0; n < geometry.key_blocks; ++n) {
