@@ -14,26 +14,35 @@ constexpr int64_t DECODE_QUERIES = 4;  // from five on, packing the keys pays
 constexpr uint8_t BAD = 1, SUSPECT = 2;
 static_assert(CACHE_BLOCK % PANEL == 0, "blocks of whole panels");
 
-// scores[r][k] = queries[r] . keys[k] for R rows and four keys.
-template <int R>
-SIA_INLINE void dot_four(const float* queries, int64_t query_row, const float* keys, int64_t key_row,
-                         int64_t size, float* scores) {
-    Vec sums[R][4] = {};
+// scores[r][k] = queries[r] . keys[k] for R rows and K keys.
+template <int R, int K>
+SIA_INLINE void dots(const float* queries, const float* keys, int64_t key_row, int64_t size,
+                     float* scores) {
+    Vec sums[R][K] = {};
     int64_t d = 0;
     for (; d + WIDTH <= size; d += WIDTH)
 #pragma GCC unroll 4
-        for (int k = 0; k < 4; ++k) {
+        for (int k = 0; k < K; ++k) {
             Vec key = load(keys + k * key_row + d);
 #pragma GCC unroll 4
-            for (int r = 0; r < R; ++r) sums[r][k] += load(queries + r * query_row + d) * key;
+            for (int r = 0; r < R; ++r) sums[r][k] += load(queries + r * size + d) * key;
         }
-    for (int k = 0; k < 4; ++k) {
-        const float* key = keys + k * key_row;
-        float rest[R] = {};
-        for (int64_t e = d; e < size; ++e)
-            for (int r = 0; r < R; ++r) rest[r] += queries[r * query_row + e] * key[e];
-        for (int r = 0; r < R; ++r) scores[r * CACHE_BLOCK + k] = sum(sums[r][k]) + rest[r];
-    }
+    for (int r = 0; r < R; ++r)
+        for (int k = 0; k < K; ++k) {
+            float total = sum(sums[r][k]);
+            for (int64_t e = d; e < size; ++e) total += queries[r * size + e] * keys[k * key_row + e];
+            scores[r * CACHE_BLOCK + k] = total;
+        }
+}
+
+// The same for any number of rows.
+template <int K>
+SIA_INLINE void dots_of_rows(const float* queries, int64_t rows, const float* keys, int64_t key_row,
+                             int64_t size, float* scores) {
+    int64_t r = 0;
+    for (; r + 2 <= rows; r += 2)
+        dots<2, K>(queries + r * size, keys, key_row, size, scores + r * CACHE_BLOCK);
+    if (r < rows) dots<1, K>(queries + r * size, keys, key_row, size, scores + r * CACHE_BLOCK);
 }
 
 // Ask for rows that come later; memory is slow to answer, and does not see through the order of access.
@@ -44,30 +53,17 @@ SIA_INLINE void fetch_rows(const float* rows, int64_t row, int64_t count, int64_
         for (int64_t d = 0; d < size; d += 16) __builtin_prefetch(rows + n * row + d, 0, 3);
 }
 
-static void dot_block(const float* queries, int64_t query_row, int64_t rows, const float* keys,
-                      int64_t key_row, int64_t count, int64_t size, float* scores) {
-    for (int64_t k = 0; k < count; k += 4) {
-        // The last four may overlap those before; fewer than four are read from the first on.
-        int64_t first = least(k, greatest(0, count - 4)), row = count < 4 ? 0 : key_row;
-        const float* four = keys + first * key_row;
-        if (count < 4) {
-            for (int64_t n = 0; n < count; ++n)
-                for (int64_t r = 0; r < rows; ++r) {
-                    float s[4];
-                    dot_four<1>(queries + r * query_row, query_row, keys + n * key_row, row, size, s);
-                    scores[r * CACHE_BLOCK + n] = s[0];
-                }
-            return;
-        }
-        fetch_rows(four + row * (FLOATS_AHEAD / size + 1), row, 4, size);
-        int64_t r = 0;
-        for (; r + 2 <= rows; r += 2)
-            dot_four<2>(queries + r * query_row, query_row, four, row, size,
-                        scores + r * CACHE_BLOCK + first);
-        for (; r < rows; ++r)
-            dot_four<1>(queries + r * query_row, query_row, four, row, size,
-                        scores + r * CACHE_BLOCK + first);
+static void dot_block(const float* queries, int64_t rows, const float* keys, int64_t key_row,
+                      int64_t count, int64_t size, float* scores) {
+    constexpr int AT_ONCE = 4;
+    int64_t k = 0;
+    for (; k + AT_ONCE <= count; k += AT_ONCE) {
+        const float* some = keys + k * key_row;
+        fetch_rows(some + key_row * (FLOATS_AHEAD / size + 1), key_row, AT_ONCE, size);
+        dots_of_rows<AT_ONCE>(queries, rows, some, key_row, size, scores + k);
     }
+    for (; k < count; ++k)
+        dots_of_rows<1>(queries, rows, keys + k * key_row, key_row, size, scores + k);
 }
 
 // out[r] += sum over k of weights[r][k] * values[k], V vectors at a time.
@@ -188,7 +184,7 @@ static void decode_block(const Plan& plan, const DecodeMemory& m, int64_t batch,
     CacheRows keys = cache_rows(call, call.key, batch, key_head, start, count, call.head_size, m.keys, bad);
     CacheRows values =
         cache_rows(call, call.value, batch, key_head, start, count, call.value_size, m.values, bad);
-    dot_block(m.query, call.head_size, rows, keys.data, keys.row, count, call.head_size, m.scores);
+    dot_block(m.query, rows, keys.data, keys.row, count, call.head_size, m.scores);
     for (int64_t r = 0; r < rows; ++r) {
         int64_t head = key_head * plan.group + r / call.query_length, i = r % call.query_length;
         TilePlace place = tile_place(plan, batch, head, i, block, bad);
