@@ -4,6 +4,7 @@ logit(i, j) = gain(t) * scale * q_i . k_j + bias(t),    t the distance between i
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import inf
 
 import torch
@@ -118,19 +119,28 @@ def tau_tensor(tau: float | Tensor | None, device: torch.device) -> Tensor:
         raise TypeError(f"tau must be a number or a tensor [] or [heads], got {tau!r}")
     if not 0 < tau < inf:
         raise ValueError(f"tau must be positive and finite, got {tau}")
-    # A product rather than torch.full, for which a compiler would make a graph for every value.
-    return torch.ones(1, dtype=torch.float64, device=device) * tau
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
+        # A product, because for torch.full a compiler would make a graph for every value.
+        return torch.ones(1, dtype=torch.float64, device=device) * tau
+    return _constant(float(tau), device)
+
+
+@lru_cache(maxsize=64)
+def _constant(value: float, device: torch.device) -> Tensor:
+    """A tensor ``[1]`` that is made once: for short calls making it would take longer than using it."""
+    with torch.inference_mode(False):
+        return torch.full((1,), value, dtype=torch.float64, device=device)
 
 
 def check_tau(tau: Tensor) -> None:
     """Refuse a tau that is not positive and finite, where there are values to look at."""
     if not holds_values(tau):
         return
-    sound = (torch.isfinite(tau) & (tau > 0)).all()
     if tau.device.type != "cpu":
         # Looking would stall the device; it reports the failure when it gets there.
+        sound = (torch.isfinite(tau) & (tau > 0)).all()
         torch._assert_async(sound, "tau must be positive and finite")
-    elif not sound:
+    elif not all(0 < value < inf for value in tau.flatten().tolist()):
         raise ValueError(f"tau must be positive and finite, got {tau.tolist()}")
 
 

@@ -39,6 +39,17 @@ class AttentionCall:
         return tuple(getattr(self, name) for name in self.__dataclass_fields__)
 
     @property
+    def by_row(self) -> tuple[Tensor | None, ...]:
+        """Positions, mask and documents, ``[1 or B, length]`` each."""
+        return (
+            self.query_positions,
+            self.key_positions,
+            self.key_mask,
+            self.query_documents,
+            self.key_documents,
+        )
+
+    @property
     def group(self) -> int:
         """How many query heads share a key head."""
         return self.query.shape[1] // self.key.shape[1]
@@ -140,14 +151,12 @@ def checked_call(
 
 
 def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
-    named = (("query", query), ("key", key), ("value", value))
-    for name, tensor in named:
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
-        if not tensor.dtype.is_floating_point or tensor.dtype.itemsize < 2:
-            raise TypeError(
-                f"{name} must be float64, float32, bfloat16 or float16, got {tensor.dtype}"
-            )
+        dtype = tensor.dtype
+        if not dtype.is_floating_point or dtype.itemsize < 2:
+            raise TypeError(f"{name} must be float64, float32, bfloat16 or float16, got {dtype}")
         if tensor.ndim != 4:
             raise ValueError(
                 f"{name} must be [batch, heads, sequence, head_dim], "
@@ -158,24 +167,25 @@ def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
                 f"{name} is on {tensor.device} but query is on {query.device}: "
                 "all tensors of a call must be on one device"
             )
-        if tensor.shape[1] == 0 or tensor.shape[3] == 0:
-            raise ValueError(
-                f"{name} needs at least one head and a head_dim of at least 1, "
-                f"got shape {tuple(tensor.shape)}"
-            )
+    batch, heads, _, head_dim = query.shape
+    key_batch, key_heads, key_length, key_dim = key.shape
+    value_batch, value_heads, value_length, value_dim = value.shape
+    if heads == 0 or key_heads == 0 or head_dim == 0 or value_dim == 0:
+        wrong = "query, key and value need at least one head and a head_dim of at least 1"
+    elif not batch == key_batch == value_batch:
+        wrong = "query, key and value must have the same batch size"
+    elif key_heads != value_heads:
+        wrong = "key and value must have the same number of heads"
+    elif heads % key_heads != 0:
+        wrong = "the number of query heads must be a multiple of the number of key heads"
+    elif key_length != value_length:
+        wrong = "key and value must have the same length"
+    elif head_dim != key_dim:
+        wrong = "query and key must have the same head_dim"
+    else:
+        return
     shapes = f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
-    if not (query.shape[0] == key.shape[0] == value.shape[0]):
-        raise ValueError(f"query, key and value must have the same batch size, got {shapes}")
-    if key.shape[1] != value.shape[1]:
-        raise ValueError(f"key and value must have the same number of heads, got {shapes}")
-    if query.shape[1] % key.shape[1] != 0:
-        raise ValueError(
-            f"the number of query heads must be a multiple of the number of key heads, got {shapes}"
-        )
-    if key.shape[2] != value.shape[2]:
-        raise ValueError(f"key and value must have the same length, got {shapes}")
-    if query.shape[3] != key.shape[3]:
-        raise ValueError(f"query and key must have the same head_dim, got {shapes}")
+    raise ValueError(f"{wrong}, got {shapes}")
 
 
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:

@@ -5,6 +5,7 @@ lie and take whole contracts; this file hands them over and gives memory to what
 """
 
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,6 +21,11 @@ NO_WINDOW = 2**63 - 1
 # The fields of `Call` in csrc/call.h: 8 bytes each, integers but for the scale.
 BEFORE_SCALE, BEHIND_SCALE = 34, 17
 CALL = struct.Struct(f"={BEFORE_SCALE}qd{BEHIND_SCALE}q")
+# The results among them: output, log-sum-exp, their gradients, those of the inputs, those of the
+# affine by distance and far away.
+RESULTS, BY_DISTANCE = 9, 7
+# The fields of positions, mask and documents in a call that has none.
+NO_ROWS = (0,) * 10
 
 
 def absence(device: torch.device) -> str | None:
@@ -115,65 +121,61 @@ def _check(failure: int) -> None:
 
 def _packed(call: AttentionCall, *results: Tensor | None) -> tuple[bytes, list[Any]]:
     """The call as the kernels read it, and the tensors that must live as long as they do."""
-    alive: list[Any] = []
-
-    def address(tensor: Tensor | None) -> int:
-        if tensor is None:
-            return 0
-        alive.append(tensor)
-        return tensor.data_ptr()
-
-    def strided(tensor: Tensor) -> tuple[int, ...]:
-        if tensor.stride(3) != 1:
-            tensor = tensor.contiguous()
-        return (address(tensor), *tensor.stride()[:3])
-
-    def by_row(tensor: Tensor | None) -> tuple[int, int]:
-        if tensor is None:
-            return 0, 0
-        if tensor.stride(1) != 1:
-            tensor = tensor.contiguous()
-        return address(tensor), tensor.stride(0) if tensor.shape[0] > 1 else 0
-
-    def table(tensor: Tensor | None, dtype: torch.dtype) -> tuple[int, int]:
-        if tensor is None:
-            return 0, 0
-        tensor = tensor.detach().to(dtype).contiguous()
-        return address(tensor), tensor.stride(0) if tensor.shape[0] > 1 else 0
-
-    query, key, value = call.query, call.key, call.value
-    batch, heads, queries, head_dim = query.shape
-    gain = call.gain
+    query, key, value = (
+        t if t.stride(3) == 1 else t.contiguous() for t in (call.query, call.key, call.value)
+    )
+    gain, bias = call.gain, call.bias
+    if gain is not None and bias is not None:
+        gain, bias = _contiguous(gain, torch.float32), _contiguous(bias, torch.float32)
+    tau = None if call.tau is None else _contiguous(call.tau, torch.float64)
+    by_row = call.by_row
+    rows: Sequence[int] = NO_ROWS
+    if any(t is not None for t in by_row):
+        by_row = tuple(t if t is None or t.stride(1) == 1 else t.contiguous() for t in by_row)
+        rows = [number for tensor in by_row for number in _rows(tensor)]
+    addresses = [0 if t is None else t.data_ptr() for t in results]
+    by_distance = results[BY_DISTANCE] if len(results) > BY_DISTANCE else None
     packed = CALL.pack(
         STORAGES[query.dtype],
         torch.get_num_threads(),
-        batch,
-        heads,
+        *query.shape[:2],
         key.shape[1],
-        queries,
-        key.shape[2],
-        head_dim,
+        query.shape[2],
+        *key.shape[2:],
         value.shape[3],
-        *strided(query),
-        *strided(key),
-        *strided(value),
-        *by_row(call.query_positions),
-        *by_row(call.key_positions),
-        *by_row(call.key_mask),
-        *by_row(call.query_documents),
-        *by_row(call.key_documents),
+        query.data_ptr(),
+        *query.stride()[:3],
+        key.data_ptr(),
+        *key.stride()[:3],
+        value.data_ptr(),
+        *value.stride()[:3],
+        *rows,
         call.is_causal,
         NO_WINDOW if call.window is None else call.window,
         call.sinks,
         call.scale,
-        *table(gain, torch.float32),
-        *table(call.bias, torch.float32),
+        *_rows(gain),
+        *_rows(bias),
         0 if gain is None else gain.shape[1],
-        *table(call.tau, torch.float64),
-        *(address(result) for result in (*results, *[None] * (9 - len(results)))),
-        0 if len(results) < 9 or results[7] is None else results[7].shape[2],
+        *_rows(tau),
+        *addresses,
+        *[0] * (RESULTS - len(addresses)),
+        0 if by_distance is None else by_distance.shape[2],
     )
-    return packed, alive
+    return packed, [query, key, value, gain, bias, tau, by_row, results]
+
+
+def _contiguous(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    if tensor.dtype == dtype and tensor.is_contiguous():
+        return tensor
+    return tensor.detach().to(dtype).contiguous()
+
+
+def _rows(tensor: Tensor | None) -> tuple[int, int]:
+    """Where a tensor lies, and how far its rows are apart: 0 when there is one for all."""
+    if tensor is None:
+        return 0, 0
+    return tensor.data_ptr(), tensor.stride(0) if tensor.shape[0] > 1 else 0
 
 
 attention = register_opaque("cpu", forward, backward)

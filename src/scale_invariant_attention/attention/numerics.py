@@ -26,7 +26,9 @@ def finite_part(tensor: Tensor) -> Tensor:
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
     """A region in which autocast does not narrow what is computed."""
-    return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
+    if device.type == "meta" or not torch.is_autocast_enabled(device.type):
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
 
 
 def mark_bad_rows(rows: Tensor) -> Tensor:

@@ -28,6 +28,7 @@ CALL = (
     "bool is_causal, float scale, SymInt? window, SymInt sinks"
 )
 TENSORS = CALL.count("Tensor")
+PLAIN = (Tensor, torch.nn.Parameter)
 
 
 class Gradients(NamedTuple):
@@ -74,11 +75,32 @@ def register_opaque(name: str, forward: Forward, backward: Backward | None) -> F
         _register_backward(name, attention, backward)
 
     def call_operator(call: AttentionCall) -> tuple[Tensor, Tensor]:
-        _refuse_tangents(name, call)
-        out, lse = attention(*call.arguments())
-        return out.to(call.query.dtype), lse
+        if _nobody_watches(call):
+            with without_autocast(call.query.device):
+                out, lse = forward(call)
+        else:
+            _refuse_tangents(name, call)
+            out, lse = attention(*call.arguments())
+        return (out if out.dtype == call.query.dtype else out.to(call.query.dtype)), lse
 
     return call_operator
+
+
+def _nobody_watches(call: AttentionCall) -> bool:
+    """Whether the operator can be left out, which takes longer than a short call itself.
+
+    So it is when no gradient is wanted, and nothing traces, transforms or fakes the call.
+    """
+    return not (
+        torch.compiler.is_compiling()
+        or call.requires_grad
+        or call.query.is_meta
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._functorch.maybe_current_level() is not None
+        or torch._C._get_tracing_state() is not None
+        or forward_ad._current_level >= 0
+        or any(type(t) not in PLAIN for t in (call.query, call.key, call.value))
+    )
 
 
 def _refuse_tangents(name: str, call: AttentionCall) -> None:

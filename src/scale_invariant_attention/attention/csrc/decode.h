@@ -9,69 +9,72 @@ namespace SIA_ISA {
 
 constexpr int64_t CACHE_BLOCK = 64;    // keys at a time
 constexpr int64_t DECODE_QUERIES = 4;  // from five on, packing the keys pays
+
+// What is known of a row: it sees something that is not finite, or a score of it was not.
+constexpr uint8_t BAD = 1, SUSPECT = 2;
 static_assert(CACHE_BLOCK % PANEL == 0, "blocks of whole panels");
 
-// scores[r][k] = queries[r] . keys[k] for R rows and four keys; `zeros` turns NaN with a key that is
-// not finite.
-template <int R>
-SIA_INLINE void dot_four(const float* queries, int64_t query_row, const float* keys, int64_t key_row,
-                         int64_t size, float* scores, Vec* zeros) {
-    Vec sums[R][4] = {};
+// scores[r][k] = queries[r] . keys[k] for R rows and K keys.
+template <int R, int K>
+SIA_INLINE void dots(const float* queries, const float* keys, int64_t key_row, int64_t size,
+                     float* scores) {
+    Vec sums[R][K] = {};
     int64_t d = 0;
     for (; d + WIDTH <= size; d += WIDTH)
 #pragma GCC unroll 4
-        for (int k = 0; k < 4; ++k) {
+        for (int k = 0; k < K; ++k) {
             Vec key = load(keys + k * key_row + d);
-            *zeros += key * 0.0f;
 #pragma GCC unroll 4
-            for (int r = 0; r < R; ++r) sums[r][k] += load(queries + r * query_row + d) * key;
+            for (int r = 0; r < R; ++r) sums[r][k] += load(queries + r * size + d) * key;
         }
-    for (int k = 0; k < 4; ++k) {
-        const float* key = keys + k * key_row;
-        float rest[R] = {};
-        for (int64_t e = d; e < size; ++e) {
-            *zeros += key[e] * 0.0f;
-            for (int r = 0; r < R; ++r) rest[r] += queries[r * query_row + e] * key[e];
+    for (int r = 0; r < R; ++r)
+        for (int k = 0; k < K; ++k) {
+            float total = sum(sums[r][k]);
+            for (int64_t e = d; e < size; ++e) total += queries[r * size + e] * keys[k * key_row + e];
+            scores[r * CACHE_BLOCK + k] = total;
         }
-        for (int r = 0; r < R; ++r) scores[r * CACHE_BLOCK + k] = sum(sums[r][k]) + rest[r];
-    }
 }
 
-static void dot_block(const float* queries, int64_t query_row, int64_t rows, const float* keys,
-                      int64_t key_row, int64_t count, int64_t size, float* scores, Vec* zeros) {
-    for (int64_t k = 0; k < count; k += 4) {
-        // The last four may overlap those before; fewer than four are read from the first on.
-        int64_t first = least(k, greatest(0, count - 4)), row = count < 4 ? 0 : key_row;
-        const float* four = keys + first * key_row;
-        if (count < 4) {
-            for (int64_t n = 0; n < count; ++n)
-                for (int64_t r = 0; r < rows; ++r) {
-                    float s[4];
-                    dot_four<1>(queries + r * query_row, query_row, keys + n * key_row, row, size, s,
-                                zeros);
-                    scores[r * CACHE_BLOCK + n] = s[0];
-                }
-            return;
-        }
-        int64_t r = 0;
-        for (; r + 2 <= rows; r += 2)
-            dot_four<2>(queries + r * query_row, query_row, four, row, size,
-                        scores + r * CACHE_BLOCK + first, zeros);
-        for (; r < rows; ++r)
-            dot_four<1>(queries + r * query_row, query_row, four, row, size,
-                        scores + r * CACHE_BLOCK + first, zeros);
-    }
+// The same for any number of rows.
+template <int K>
+SIA_INLINE void dots_of_rows(const float* queries, int64_t rows, const float* keys, int64_t key_row,
+                             int64_t size, float* scores) {
+    int64_t r = 0;
+    for (; r + 2 <= rows; r += 2)
+        dots<2, K>(queries + r * size, keys, key_row, size, scores + r * CACHE_BLOCK);
+    if (r < rows) dots<1, K>(queries + r * size, keys, key_row, size, scores + r * CACHE_BLOCK);
 }
 
-// out[r] = shrink[r] * out[r] + sum over k of weights[r][k] * values[k], V vectors at a time.
+// Ask for rows that come later; memory is slow to answer, and does not see through the order of access.
+constexpr int64_t FLOATS_AHEAD = 1024;
+
+SIA_INLINE void fetch_rows(const float* rows, int64_t row, int64_t count, int64_t size) {
+    for (int64_t n = 0; n < count; ++n)
+        for (int64_t d = 0; d < size; d += 16) __builtin_prefetch(rows + n * row + d, 0, 3);
+}
+
+static void dot_block(const float* queries, int64_t rows, const float* keys, int64_t key_row,
+                      int64_t count, int64_t size, float* scores) {
+    constexpr int AT_ONCE = 4;
+    int64_t k = 0;
+    for (; k + AT_ONCE <= count; k += AT_ONCE) {
+        const float* some = keys + k * key_row;
+        fetch_rows(some + key_row * (FLOATS_AHEAD / size + 1), key_row, AT_ONCE, size);
+        dots_of_rows<AT_ONCE>(queries, rows, some, key_row, size, scores + k);
+    }
+    for (; k < count; ++k)
+        dots_of_rows<1>(queries, rows, keys + k * key_row, key_row, size, scores + k);
+}
+
+// out[r] += sum over k of weights[r][k] * values[k], V vectors at a time.
 template <int R, int V>
 SIA_INLINE void weigh_columns(const float* weights, const float* values, int64_t value_row,
-                              int64_t count, const float* shrink, float* out, int64_t out_row) {
+                              int64_t count, float* out, int64_t out_row) {
     Vec sums[R][V];
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
-        for (int v = 0; v < V; ++v) sums[r][v] = load(out + r * out_row + v * WIDTH) * shrink[r];
+        for (int v = 0; v < V; ++v) sums[r][v] = load(out + r * out_row + v * WIDTH);
     for (int64_t k = 0; k < count; ++k)
 #pragma GCC unroll 8
         for (int v = 0; v < V; ++v) {
@@ -85,22 +88,26 @@ SIA_INLINE void weigh_columns(const float* weights, const float* values, int64_t
         for (int v = 0; v < V; ++v) store(out + r * out_row + v * WIDTH, sums[r][v]);
 }
 
+// A few values at a time, so that memory is read in its order though the columns take turns.
+constexpr int64_t VALUES_AT_ONCE = 8;
+
 template <int R>
 static void weigh(const float* weights, const float* values, int64_t value_row, int64_t count,
-                  int64_t size, const float* shrink, float* out, int64_t out_row) {
+                  int64_t size, float* out, int64_t out_row) {
     constexpr int V = R == 1 ? 8 : 4;
-    int64_t c = 0;
-    for (; c + V * WIDTH <= size; c += V * WIDTH)
-        weigh_columns<R, V>(weights, values + c, value_row, count, shrink, out + c, out_row);
-    for (; c + WIDTH <= size; c += WIDTH)
-        weigh_columns<R, 1>(weights, values + c, value_row, count, shrink, out + c, out_row);
-    for (; c < size; ++c)
-        for (int r = 0; r < R; ++r) {
-            float total = out[r * out_row + c] * shrink[r];
-            for (int64_t k = 0; k < count; ++k)
-                total += weights[r * CACHE_BLOCK + k] * values[k * value_row + c];
-            out[r * out_row + c] = total;
-        }
+    for (int64_t k = 0; k < count; k += VALUES_AT_ONCE) {
+        int64_t few = least(VALUES_AT_ONCE, count - k), c = 0;
+        const float *own = weights + k, *from = values + k * value_row;
+        fetch_rows(from + value_row * (FLOATS_AHEAD / size + 1), value_row, few, size);
+        for (; c + V * WIDTH <= size; c += V * WIDTH)
+            weigh_columns<R, V>(own, from + c, value_row, few, out + c, out_row);
+        for (; c + WIDTH <= size; c += WIDTH)
+            weigh_columns<R, 1>(own, from + c, value_row, few, out + c, out_row);
+        for (; c < size; ++c)
+            for (int r = 0; r < R; ++r)
+                for (int64_t n = 0; n < few; ++n)
+                    out[r * out_row + c] += own[r * CACHE_BLOCK + n] * from[n * value_row + c];
+    }
 }
 
 // The softmax of a row over a part of the cache: its highest logit, its total, whether it is bad, and
@@ -167,52 +174,46 @@ static CacheRows cache_rows(const Call& call, const Tensor& tensor, int64_t batc
     return {buffer, size};
 }
 
-// One block of the cache for all rows. Returns false, having changed nothing that counts, when it holds
-// something that is not finite and `bad` was not given.
-static bool decode_block(const Plan& plan, const DecodeMemory& m, int64_t batch, int64_t key_head,
+// One block of the cache for all rows. With `bad`, what is not finite is taken out and marked there.
+static void decode_block(const Plan& plan, const DecodeMemory& m, int64_t batch, int64_t key_head,
                          int64_t block, uint8_t* bad) {
     const Call& call = plan.call;
     int64_t start = block * CACHE_BLOCK, count = least(CACHE_BLOCK, call.key_length - start);
     int64_t rows = plan.group * call.query_length, width = round_up(call.value_size, PANEL);
-    Vec zeros = {};
+    if (bad) memset(bad, 0, CACHE_BLOCK);
     CacheRows keys = cache_rows(call, call.key, batch, key_head, start, count, call.head_size, m.keys, bad);
     CacheRows values =
         cache_rows(call, call.value, batch, key_head, start, count, call.value_size, m.values, bad);
-    dot_block(m.query, call.head_size, rows, keys.data, keys.row, count, call.head_size, m.scores, &zeros);
-    if (!bad) {
-        // The one pass through memory; the values are in the cache when they are used.
-        bool good = sum(zeros) == 0.0f;
-        for (int64_t k = 0; k < count && good; ++k)
-            good = all_finite(values.data + k * values.row, call.value_size);
-        if (!good) return false;
-    }
+    dot_block(m.query, rows, keys.data, keys.row, count, call.head_size, m.scores);
     for (int64_t r = 0; r < rows; ++r) {
-        m.softmax.shrink[r] = 1.0f;
         int64_t head = key_head * plan.group + r / call.query_length, i = r % call.query_length;
         TilePlace place = tile_place(plan, batch, head, i, block, bad);
         Range range = seen_range(call, place, 0, 1);
-        float* scores = m.scores + r * CACHE_BLOCK;
+        float *scores = m.scores + r * CACHE_BLOCK, *out = m.out + r * width;
         int64_t first = range.low / PANEL * PANEL, end = round_up(range.high, PANEL);
-        bool sees = place.kind != Tile::EMPTY && range.low < range.high;
-        if (!sees) first = end = 0;
-        if (sees)
+        if (!all_finite(scores, count)) m.softmax.is_bad[r] |= SUSPECT;
+        if (place.kind == Tile::EMPTY || range.low >= range.high) {
+            first = end = 0;
+        } else {
             softmax_rows(scores, CACHE_BLOCK, 1, first, end, m.softmax, r,
                          [&](int64_t, float*, bool* saw_bad) {
                              RowAffine affine =
                                  row_affine(plan, place, 0, range, m.gain, m.bias, saw_bad);
                              return transform(scores, affine, first, end);
                          });
-        for (int64_t k = 0; k < first; ++k) scores[k] = 0.0f;
-        for (int64_t k = end; k < CACHE_BLOCK; ++k) scores[k] = 0.0f;
+            for (int64_t c = 0; c < width; c += WIDTH)
+                store(out + c, load(out + c) * m.softmax.shrink[r]);
+        }
+        memset(scores, 0, first * 4);
+        memset(scores + end, 0, (CACHE_BLOCK - end) * 4);
     }
     int64_t r = 0;
     for (; r + 2 <= rows; r += 2)
         weigh<2>(m.scores + r * CACHE_BLOCK, values.data, values.row, count, call.value_size,
-                 m.softmax.shrink + r, m.out + r * width, width);
+                 m.out + r * width, width);
     for (; r < rows; ++r)
         weigh<1>(m.scores + r * CACHE_BLOCK, values.data, values.row, count, call.value_size,
-                 m.softmax.shrink + r, m.out + r * width, width);
-    return true;
+                 m.out + r * width, width);
 }
 
 // Whether any row sees anything of a block.
@@ -222,11 +223,11 @@ static bool block_is_seen(const Plan& plan, int64_t batch, int64_t block) {
     return false;
 }
 
-static void decode_item(const Plan& plan, int64_t item, void* memory) {
+// One part of the cache. Returns false when something in it was not finite, which a first run finds out
+// by its results: then it has to be done again, `careful` this time.
+static bool decode_part(const Plan& plan, const DecodeMemory& m, int64_t batch, int64_t key_head,
+                        int64_t part, bool careful) {
     const Call& call = plan.call;
-    DecodeMemory m = decode_memory(plan, memory);
-    int64_t place = item / plan.parts, part = item % plan.parts;
-    int64_t batch = place / call.key_heads, key_head = place % call.key_heads;
     int64_t rows = plan.group * call.query_length, width = round_up(call.value_size, PANEL);
     for (int64_t r = 0; r < rows; ++r) {
         int64_t head = key_head * plan.group + r / call.query_length, i = r % call.query_length;
@@ -240,17 +241,28 @@ static void decode_item(const Plan& plan, int64_t item, void* memory) {
     memset(m.softmax.totals, 0, rows * WIDTH * 4);
     memset(m.out, 0, rows * width * 4);
     int64_t last = least((part + 1) * plan.part, plan.geometry.key_blocks);
-    for (int64_t n = part * plan.part; n < last; ++n) {
-        if (!block_is_seen(plan, batch, n)) continue;
-        if (decode_block(plan, m, batch, key_head, n, nullptr)) continue;
-        memset(m.bad, 0, CACHE_BLOCK);
-        decode_block(plan, m, batch, key_head, n, m.bad);
-    }
+    for (int64_t n = part * plan.part; n < last; ++n)
+        if (block_is_seen(plan, batch, n))
+            decode_block(plan, m, batch, key_head, n, careful ? m.bad : nullptr);
+    if (careful) return true;
+    for (int64_t r = 0; r < rows; ++r)
+        if ((m.softmax.is_bad[r] & SUSPECT) || !all_finite(m.out + r * width, width)) return false;
+    return true;
+}
+
+static void decode_item(const Plan& plan, int64_t item, void* memory) {
+    const Call& call = plan.call;
+    DecodeMemory m = decode_memory(plan, memory);
+    int64_t place = item / plan.parts, part = item % plan.parts;
+    int64_t batch = place / call.key_heads, key_head = place % call.key_heads;
+    int64_t rows = plan.group * call.query_length, width = round_up(call.value_size, PANEL);
+    if (!decode_part(plan, m, batch, key_head, part, false))
+        decode_part(plan, m, batch, key_head, part, true);
     float* partial = plan.partial + item * rows * partial_floats(call);
     for (int64_t r = 0; r < rows; ++r, partial += partial_floats(call)) {
         partial[0] = m.softmax.highest[r];
         partial[1] = sum(load(m.softmax.totals + r * WIDTH));
-        partial[2] = m.softmax.is_bad[r];
+        partial[2] = m.softmax.is_bad[r] & BAD;
         memcpy(partial + PARTIAL_HEAD, m.out + r * width, width * 4);
     }
 }

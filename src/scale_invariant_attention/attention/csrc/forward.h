@@ -75,20 +75,6 @@ static ForwardMemory forward_memory(const Plan& plan, void* memory) {
 
 static size_t forward_bytes(const Plan& plan) { return forward_memory(plan, nullptr).bytes; }
 
-// Bring the next block nearer while this one is worked on, some lines with every product.
-struct Ahead {
-    const float* next;
-    int64_t floats;  // a product
-
-    Ahead(const float* block, int64_t size)
-        : next(block), floats(round_up(size / (QUERIES / ROWS * (KEYS / PANEL)), 16)) {}
-
-    SIA_METHOD void fetch() {
-        for (int64_t n = 0; n < floats; n += 16) __builtin_prefetch(next + n, 0, 2);
-        next += floats;
-    }
-};
-
 // Sums that are scores become logits, with gain and bias from the line, and the highest are kept.
 struct Logits {
     float *to, *tops;
@@ -104,65 +90,89 @@ struct Logits {
     }
 };
 
+// Some rows of a tile, few enough for their scores to stay in the first-level cache.
+struct Strip {
+    int64_t first, rows;         // of the block of queries; whole tiles of ROWS
+    Range seen;                  // keys that some row sees
+    Range ranges[STRIP / ROWS];  // the same for each ROWS of them
+    bool plain[STRIP / ROWS];    // whether those all see the same whole panels
+};
+
+static Strip make_strip(const Call& call, const TilePlace& place, int64_t first, int64_t queries) {
+    Strip strip = {};
+    strip.first = first;
+    strip.rows = least(STRIP, round_up(queries - first, ROWS));
+    strip.seen = {KEYS, 0};
+    for (int64_t i = 0; i < strip.rows; i += ROWS) {
+        Range range = strip.ranges[i / ROWS] = seen_range(call, place, first + i, ROWS);
+        if (range.low >= range.high) continue;
+        strip.plain[i / ROWS] = all_see_all(call, place, first + i, ROWS, range);
+        strip.seen.low = least(strip.seen.low, range.low);
+        strip.seen.high = greatest(strip.seen.high, range.high);
+    }
+    return strip;
+}
+
+static void strip_scores(const Plan& plan, const TilePlace& place, const Strip& strip,
+                         const ForwardMemory& m, const float* keys) {
+    const float* gain = plan.lines.gain + place.head * plan.lines.gain_head - place.offset;
+    const float* bias = plan.lines.bias + place.head * plan.lines.bias_head - place.offset;
+    int64_t depth = plan.call.head_size;
+    for (int64_t i = 0; i < strip.rows; ++i) store(m.tops + i * WIDTH, splat(-__builtin_inff()));
+    for (int64_t c = strip.seen.low / PANEL * PANEL; c < strip.seen.high; c += PANEL)
+        for (int64_t i = 0; i < strip.rows; i += ROWS) {
+            Range range = strip.ranges[i / ROWS];
+            if (c + PANEL <= range.low || c >= range.high) continue;
+            int64_t row = strip.first + i;
+            float *scores = m.scores + i * SCORE_ROW + c, *tops = m.tops + i * WIDTH;
+            if (strip.plain[i / ROWS])
+                product<PANEL, 1>(m.query + row * PANEL, QUERIES * PANEL, keys + c * depth, depth,
+                                  Logits{scores, tops, gain + c - row, bias + c - row});
+            else
+                product<PANEL, 1>(m.query + row * PANEL, QUERIES * PANEL, keys + c * depth, depth,
+                                  Replace{scores, SCORE_ROW});
+        }
+}
+
+static void strip_softmax(const Plan& plan, const TilePlace& place, const Strip& strip,
+                          const ForwardMemory& m, int64_t queries) {
+    for (int64_t i = 0; i < strip.rows; i += ROWS) {
+        Range range = strip.ranges[i / ROWS];
+        if (range.low >= range.high) continue;
+        int64_t first = range.low / PANEL * PANEL, end = round_up(range.high, PANEL);
+        int64_t row = strip.first + i;
+        auto logits = [&](int64_t r, float* scores, bool* saw_bad) {
+            if (strip.plain[i / ROWS]) return highest(load(m.tops + (i + r) * WIDTH));
+            RowAffine affine = row_affine(plan, place, row + r, range, m.gain, m.bias, saw_bad);
+            return transform(scores, affine, first, end);
+        };
+        softmax_rows(m.scores + i * SCORE_ROW, SCORE_ROW, least(ROWS, queries - row), first, end,
+                     m.softmax, row, logits);
+    }
+}
+
+static void strip_values(const Plan& plan, const Strip& strip, const ForwardMemory& m,
+                         const float* values) {
+    int64_t width = round_up(plan.call.value_size, PANEL);
+    for (int64_t c = 0; c < width; c += PANEL)
+        for (int64_t i = 0; i < strip.rows; i += ROWS) {
+            Range range = strip.ranges[i / ROWS];
+            if (range.low >= range.high) continue;
+            int64_t row = strip.first + i;
+            product<SCORE_ROW, 1>(m.scores + i * SCORE_ROW + range.low, PANEL,
+                                  values + c * KEYS + range.low * PANEL, range.high - range.low,
+                                  ScaleAndAdd{m.out + row * width + c, width, m.softmax.shrink + row});
+        }
+}
+
 static void forward_tile(const Plan& plan, const TilePlace& place, const ForwardMemory& m,
                          const float* keys, const float* values, int64_t queries) {
-    const Call& call = plan.call;
-    int64_t depth = call.head_size, width = round_up(call.value_size, PANEL);
-    const float* gain = plan.lines.gain + place.head * plan.lines.gain_head;
-    const float* bias = plan.lines.bias + place.head * plan.lines.bias_head;
-    Ahead next_keys(keys + KEYS * depth, KEYS * depth), next_values(values + KEYS * width, KEYS * width);
-    for (int64_t strip = 0; strip < queries; strip += STRIP) {
-        int64_t rows = least(STRIP, round_up(queries - strip, ROWS));
-        Range ranges[STRIP / ROWS];
-        bool plain[STRIP / ROWS];
-        Range seen = {KEYS, 0};
-        for (int64_t i = 0; i < rows; i += ROWS) {
-            Range range = seen_range(call, place, strip + i, ROWS);
-            ranges[i / ROWS] = range.low < range.high ? range : Range{0, 0};  // no panel is in it
-            if (range.low >= range.high) continue;
-            plain[i / ROWS] = all_see_all(call, place, strip + i, ROWS, range);
-            seen = {least(seen.low, range.low), greatest(seen.high, range.high)};
-        }
-        if (seen.low >= seen.high) continue;
-        for (int64_t i = 0; i < rows; ++i) store(m.tops + i * WIDTH, splat(-__builtin_inff()));
-        for (int64_t c = seen.low / PANEL * PANEL; c < seen.high; c += PANEL)
-            for (int64_t i = 0; i < rows; i += ROWS) {
-                Range range = ranges[i / ROWS];
-                if (c + PANEL <= range.low || c >= range.high) continue;
-                next_keys.fetch();
-                const float* query = m.query + (strip + i) * PANEL;
-                float* scores = m.scores + i * SCORE_ROW + c;
-                int64_t line = c - place.offset - strip - i;
-                if (plain[i / ROWS])
-                    product<PANEL, 1>(query, QUERIES * PANEL, keys + c * depth, depth,
-                                      Logits{scores, m.tops + i * WIDTH, gain + line, bias + line});
-                else
-                    product<PANEL, 1>(query, QUERIES * PANEL, keys + c * depth, depth,
-                                      Replace{scores, SCORE_ROW});
-            }
-        for (int64_t i = 0; i < rows; i += ROWS) {
-            Range range = ranges[i / ROWS];
-            if (range.low >= range.high) continue;
-            int64_t row = strip + i, first = range.low / PANEL * PANEL, end = round_up(range.high, PANEL);
-            softmax_rows(m.scores + i * SCORE_ROW, SCORE_ROW, least(ROWS, queries - row), first, end,
-                         m.softmax, row, [&](int64_t r, float* scores, bool* saw_bad) {
-                             if (plain[i / ROWS]) return highest(load(m.tops + (i + r) * WIDTH));
-                             RowAffine affine =
-                                 row_affine(plan, place, row + r, range, m.gain, m.bias, saw_bad);
-                             return transform(scores, affine, first, end);
-                         });
-        }
-        for (int64_t c = 0; c < width; c += PANEL)
-            for (int64_t i = 0; i < rows; i += ROWS) {
-                Range range = ranges[i / ROWS];
-                if (range.low >= range.high) continue;
-                next_values.fetch();
-                product<SCORE_ROW, 1>(m.scores + i * SCORE_ROW + range.low, PANEL,
-                                      values + (c / PANEL * KEYS + range.low) * PANEL,
-                                      range.high - range.low,
-                                      ScaleAndAdd{m.out + (strip + i) * width + c, width,
-                                                  m.softmax.shrink + strip + i});
-            }
+    for (int64_t first = 0; first < queries; first += STRIP) {
+        Strip strip = make_strip(plan.call, place, first, queries);
+        if (strip.seen.low >= strip.seen.high) continue;
+        strip_scores(plan, place, strip, m, keys);
+        strip_softmax(plan, place, strip, m, queries);
+        strip_values(plan, strip, m, values);
     }
 }
 
@@ -182,10 +192,11 @@ static void forward_item(const Plan& plan, int64_t item, void* memory) {
     memset(m.softmax.is_bad, 0, QUERIES);
     pack_rows(call, call.query, batch, query_head, start, queries, QUERIES, call.head_size,
               float(call.scale * LOG2_E), m.query, m.softmax.is_bad, m.buffer);
-    memset(m.out, 0, QUERIES * width * 4);
-    memset(m.softmax.totals, 0, QUERIES * WIDTH * 4);
-    memset(m.softmax.shrink, 0, QUERIES * 4);
-    for (int64_t i = 0; i < QUERIES; ++i) m.softmax.highest[i] = -__builtin_inff();
+    int64_t rows = round_up(queries, ROWS);
+    memset(m.out, 0, rows * width * 4);
+    memset(m.softmax.totals, 0, rows * WIDTH * 4);
+    memset(m.softmax.shrink, 0, rows * 4);
+    for (int64_t i = 0; i < rows; ++i) m.softmax.highest[i] = -__builtin_inff();
     const float* keys = plan.packed_keys + key_head * packed_key_floats(call);
     const float* values = plan.packed_values + key_head * packed_value_floats(call);
     for (int64_t n = 0; n < geometry.key_blocks; ++n) {

@@ -43,24 +43,27 @@ static const float* read_row(const Call& call, const Tensor& tensor, int64_t bat
 }
 
 static bool all_finite(const float* row, int64_t size) {
-    Vec zeros = {};
+    Vec zeros[4] = {};
     int64_t i = 0;
-    for (; i + WIDTH <= size; i += WIDTH) zeros += load(row + i) * 0.0f;
-    float zero = sum(zeros);
+    for (; i + 4 * WIDTH <= size; i += 4 * WIDTH)
+#pragma GCC unroll 4
+        for (int n = 0; n < 4; ++n) zeros[n] += load(row + i + n * WIDTH) * 0.0f;
+    for (; i + WIDTH <= size; i += WIDTH) zeros[0] += load(row + i) * 0.0f;
+    float zero = sum((zeros[0] + zeros[1]) + (zeros[2] + zeros[3]));
     for (; i < size; ++i) zero += row[i] * 0.0f;
     return zero == 0.0f;  // NaN is not
 }
 
 SIA_INLINE float finite(float x) { return x - x == 0.0f ? x : 0.0f; }
 
-// Rows [start, start + count) times `factor`, zeros where they are not finite or beyond `count`, in
-// panels of columns: [columns / PANEL][rows][PANEL]. `is_bad`, if given, is set for rows that are
-// not finite.
+// Rows [start, start + count) times `factor`, zeros where they are not finite, in panels of columns:
+// [columns / PANEL][rows][PANEL]. Behind them come zeros up to whole tiles. `is_bad`, if given, is set
+// for rows that are not finite.
 static void pack_rows(const Call& call, const Tensor& tensor, int64_t batch, int64_t head,
                       int64_t start, int64_t count, int64_t rows, int64_t size, float factor,
                       float* to, uint8_t* is_bad, float* buffer) {
-    int64_t panels = round_up(size, PANEL) / PANEL;
-    for (int64_t i = 0; i < rows; ++i) {
+    int64_t panels = round_up(size, PANEL) / PANEL, filled = least(rows, round_up(count, ROWS));
+    for (int64_t i = 0; i < filled; ++i) {
         if (i >= count) {
             for (int64_t p = 0; p < panels; ++p) memset(to + (p * rows + i) * PANEL, 0, PANEL * 4);
             continue;
@@ -97,14 +100,17 @@ static void pack_transposed(const Call& call, const Tensor& tensor, int64_t batc
             good = false;
             if (is_bad) is_bad[first + k] = 1;
         }
-        if (good && here == PANEL) {
-            for (int64_t d = 0; d < size; ++d)
-#pragma GCC unroll 32
-                for (int k = 0; k < PANEL; ++k) to[d * PANEL + k] = row[k][d];
-        } else {
-            for (int64_t d = 0; d < size; ++d)
-                for (int64_t k = 0; k < here; ++k) to[d * PANEL + k] = finite(row[k][d]);
-        }
+        int64_t d = 0;
+        if (good && here == PANEL)
+            for (; d + WIDTH <= size; d += WIDTH)
+                for (int k = 0; k < PANEL; k += WIDTH) {
+                    Vec square[WIDTH];
+                    for (int n = 0; n < WIDTH; ++n) square[n] = load(row[k + n] + d);
+                    transpose(square);
+                    for (int n = 0; n < WIDTH; ++n) store(to + (d + n) * PANEL + k, square[n]);
+                }
+        for (; d < size; ++d)
+            for (int64_t k = 0; k < here; ++k) to[d * PANEL + k] = finite(row[k][d]);
     }
 }
 

@@ -5,6 +5,8 @@
 
 #include <stdint.h>
 #include <string.h>
+
+#include <utility>
 #if defined(__AVX__)
 #include <immintrin.h>
 #endif
@@ -35,10 +37,8 @@ SIA_INLINE Vec splat(float x) { return x - Vec{}; }
 
 // The greater of two; NaN in `b` stays, NaN in `a` gives `b`.
 SIA_INLINE Vec max(Vec a, Vec b) {
-#if SIA_WIDTH == 16 && defined(__AVX512F__)
-    return _mm512_max_ps(a, b);
-#elif SIA_WIDTH == 8 && defined(__AVX__)
-    return _mm256_max_ps(a, b);
+#if SIA_WIDTH == 8 && defined(__AVX__)
+    return _mm256_max_ps(a, b);  // which GCC does not find by itself
 #else
     return a > b ? a : b;
 #endif
@@ -62,6 +62,33 @@ SIA_INLINE float highest(Vec v) {
 
 SIA_INLINE float sum(Vec v) {
     return folded(v, [](float a, float b) { return a + b; });
+}
+
+// One step of a transposition: swap the squares of `SIZE` across the diagonal, for rows SIZE apart.
+template <int SIZE, int... N>
+SIA_INLINE void swap_squares(Vec* a, Vec* b, std::integer_sequence<int, N...>) {
+#if defined(__clang__)
+    Vec low = __builtin_shufflevector(*a, *b, (N & SIZE ? N - SIZE + WIDTH : N)...);
+    Vec high = __builtin_shufflevector(*a, *b, (N & SIZE ? N + WIDTH : N + SIZE)...);
+#else
+    Vec low = __builtin_shuffle(*a, *b, IntVec{(N & SIZE ? N - SIZE + WIDTH : N)...});
+    Vec high = __builtin_shuffle(*a, *b, IntVec{(N & SIZE ? N + WIDTH : N + SIZE)...});
+#endif
+    *a = low;
+    *b = high;
+}
+
+// Rows become columns: squares of 1, 2, 4 and so on are swapped across the diagonal.
+template <int SIZE = 1>
+SIA_INLINE void transpose(Vec (&rows)[WIDTH]) {
+    if constexpr (SIZE < WIDTH) {
+#pragma GCC unroll 16
+        for (int n = 0; n < WIDTH; ++n)
+            if (!(n & SIZE))
+                swap_squares<SIZE>(&rows[n], &rows[n + SIZE],
+                                   std::make_integer_sequence<int, WIDTH>());
+        transpose<2 * SIZE>(rows);
+    }
 }
 
 // 2^x to about 1 unit in the last place for x <= 127. Exactly 1 at 0, exactly 0 at -127 and below
