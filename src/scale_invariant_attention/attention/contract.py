@@ -14,7 +14,7 @@ from .affine import DistanceAffine, tau_tensor
 from .numerics import holds_values
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class AttentionCall:
     """A checked call. The field order is the argument order of the registered operators."""
 
@@ -36,7 +36,7 @@ class AttentionCall:
 
     def arguments(self) -> tuple[Any, ...]:
         """The fields in order, as the registered operators take them."""
-        return tuple(getattr(self, name) for name in self.__dataclass_fields__)
+        return tuple(getattr(self, name) for name in self.__slots__)
 
     @property
     def by_row(self) -> tuple[Tensor | None, ...]:

@@ -23,9 +23,9 @@ BEFORE_SCALE, BEHIND_SCALE = 34, 17
 CALL = struct.Struct(f"={BEFORE_SCALE}qd{BEHIND_SCALE}q")
 # The results among them: output, log-sum-exp, their gradients, those of the inputs, those of the
 # affine by distance and far away.
-RESULTS, BY_DISTANCE = 9, 7
-# The fields of positions, mask and documents in a call that has none.
-NO_ROWS = (0,) * 10
+NO_RESULTS, BY_DISTANCE = (0,) * 9, 7
+# Positions, mask and documents of a call that has none, and their fields.
+NOTHING, NO_ROWS = (None,) * 5, (0,) * 10
 
 
 def absence(device: torch.device) -> str | None:
@@ -120,35 +120,42 @@ def _check(failure: int) -> None:
 
 
 def _packed(call: AttentionCall, *results: Tensor | None) -> tuple[bytes, list[Any]]:
-    """The call as the kernels read it, and the tensors that must live as long as they do."""
-    query, key, value = (
-        t if t.stride(3) == 1 else t.contiguous() for t in (call.query, call.key, call.value)
-    )
-    gain, bias = call.gain, call.bias
+    """The call as the kernels read it, and the tensors that must live as long as they do.
+
+    Written for speed: in a short call this takes longer than anything else.
+    """
+    query, key, value = _with_rows(call.query), _with_rows(call.key), _with_rows(call.value)
+    batch, heads, queries, head_dim = query.shape
+    _, key_heads, keys, _ = key.shape
+    query_strides, key_strides, value_strides = query.stride(), key.stride(), value.stride()
+    gain, bias, tau = call.gain, call.bias, call.tau
     if gain is not None and bias is not None:
         gain, bias = _contiguous(gain, torch.float32), _contiguous(bias, torch.float32)
-    tau = None if call.tau is None else _contiguous(call.tau, torch.float64)
+    if tau is not None:
+        tau = _contiguous(tau, torch.float64)
     by_row = call.by_row
     rows: Sequence[int] = NO_ROWS
-    if any(t is not None for t in by_row):
+    if by_row != NOTHING:
         by_row = tuple(t if t is None or t.stride(1) == 1 else t.contiguous() for t in by_row)
         rows = [number for tensor in by_row for number in _rows(tensor)]
-    addresses = [0 if t is None else t.data_ptr() for t in results]
+    addresses = [0 if result is None else result.data_ptr() for result in results]
     by_distance = results[BY_DISTANCE] if len(results) > BY_DISTANCE else None
     packed = CALL.pack(
         STORAGES[query.dtype],
         torch.get_num_threads(),
-        *query.shape[:2],
-        key.shape[1],
-        query.shape[2],
-        *key.shape[2:],
+        batch,
+        heads,
+        key_heads,
+        queries,
+        keys,
+        head_dim,
         value.shape[3],
         query.data_ptr(),
-        *query.stride()[:3],
+        *query_strides[:3],
         key.data_ptr(),
-        *key.stride()[:3],
+        *key_strides[:3],
         value.data_ptr(),
-        *value.stride()[:3],
+        *value_strides[:3],
         *rows,
         call.is_causal,
         NO_WINDOW if call.window is None else call.window,
@@ -159,10 +166,15 @@ def _packed(call: AttentionCall, *results: Tensor | None) -> tuple[bytes, list[A
         0 if gain is None else gain.shape[1],
         *_rows(tau),
         *addresses,
-        *[0] * (RESULTS - len(addresses)),
+        *NO_RESULTS[len(addresses) :],
         0 if by_distance is None else by_distance.shape[2],
     )
     return packed, [query, key, value, gain, bias, tau, by_row, results]
+
+
+def _with_rows(tensor: Tensor) -> Tensor:
+    """The tensor, copied if its columns do not lie side by side."""
+    return tensor if tensor.stride(3) == 1 else tensor.contiguous()
 
 
 def _contiguous(tensor: Tensor, dtype: torch.dtype) -> Tensor:

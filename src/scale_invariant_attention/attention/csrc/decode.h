@@ -7,46 +7,36 @@
 
 namespace SIA_ISA {
 
-constexpr int64_t CACHE_BLOCK = 64;    // keys at a time
-constexpr int64_t DECODE_QUERIES = 4;  // from five on, packing the keys pays
+constexpr int64_t CACHE_BLOCK = 256;   // keys at a time
+constexpr int64_t DECODE_ROWS = 16;    // with more that share their keys, packing these pays
 
 // What is known of a row: it sees something that is not finite, or a score of it was not.
 constexpr uint8_t BAD = 1, SUSPECT = 2;
 static_assert(CACHE_BLOCK % PANEL == 0, "blocks of whole panels");
 
-// scores[r][k] = queries[r] . keys[k] for R rows and K keys.
-template <int R, int K>
-SIA_INLINE void dots(const float* queries, const float* keys, int64_t key_row, int64_t size,
-                     float* scores) {
-    Vec sums[R][K] = {};
+// scores[r][0] = queries[r] . key for R rows, in four chains of sums altogether.
+template <int R>
+SIA_INLINE void dots(const float* queries, const float* key, int64_t size, float* scores) {
+    constexpr int CHAINS_EACH = 4 / R;
+    Vec sums[R][CHAINS_EACH] = {};
     int64_t d = 0;
-    for (; d + WIDTH <= size; d += WIDTH)
+    for (; d + CHAINS_EACH * WIDTH <= size; d += CHAINS_EACH * WIDTH)
 #pragma GCC unroll 4
-        for (int k = 0; k < K; ++k) {
-            Vec key = load(keys + k * key_row + d);
+        for (int n = 0; n < CHAINS_EACH; ++n) {
+            Vec some = load(key + d + n * WIDTH);
 #pragma GCC unroll 4
-            for (int r = 0; r < R; ++r) sums[r][k] += load(queries + r * size + d) * key;
+            for (int r = 0; r < R; ++r) sums[r][n] += load(queries + r * size + d + n * WIDTH) * some;
         }
-    for (int r = 0; r < R; ++r)
-        for (int k = 0; k < K; ++k) {
-            float total = sum(sums[r][k]);
-            for (int64_t e = d; e < size; ++e) total += queries[r * size + e] * keys[k * key_row + e];
-            scores[r * CACHE_BLOCK + k] = total;
-        }
-}
-
-// The same for any number of rows.
-template <int K>
-SIA_INLINE void dots_of_rows(const float* queries, int64_t rows, const float* keys, int64_t key_row,
-                             int64_t size, float* scores) {
-    int64_t r = 0;
-    for (; r + 2 <= rows; r += 2)
-        dots<2, K>(queries + r * size, keys, key_row, size, scores + r * CACHE_BLOCK);
-    if (r < rows) dots<1, K>(queries + r * size, keys, key_row, size, scores + r * CACHE_BLOCK);
+    for (int r = 0; r < R; ++r) {
+        for (int n = 1; n < CHAINS_EACH; ++n) sums[r][0] += sums[r][n];
+        float total = sum(sums[r][0]);
+        for (int64_t e = d; e < size; ++e) total += queries[r * size + e] * key[e];
+        scores[r * CACHE_BLOCK] = total;
+    }
 }
 
 // Ask for rows that come later; memory is slow to answer, and does not see through the order of access.
-constexpr int64_t FLOATS_AHEAD = 1024;
+constexpr int64_t FLOATS_AHEAD = 512;
 
 SIA_INLINE void fetch_rows(const float* rows, int64_t row, int64_t count, int64_t size) {
     for (int64_t n = 0; n < count; ++n)
@@ -55,15 +45,14 @@ SIA_INLINE void fetch_rows(const float* rows, int64_t row, int64_t count, int64_
 
 static void dot_block(const float* queries, int64_t rows, const float* keys, int64_t key_row,
                       int64_t count, int64_t size, float* scores) {
-    constexpr int AT_ONCE = 4;
-    int64_t k = 0;
-    for (; k + AT_ONCE <= count; k += AT_ONCE) {
-        const float* some = keys + k * key_row;
-        fetch_rows(some + key_row * (FLOATS_AHEAD / size + 1), key_row, AT_ONCE, size);
-        dots_of_rows<AT_ONCE>(queries, rows, some, key_row, size, scores + k);
+    for (int64_t k = 0; k < count; ++k) {
+        const float* key = keys + k * key_row;
+        fetch_rows(key + key_row * (FLOATS_AHEAD / size + 1), key_row, 1, size);
+        int64_t r = 0;
+        for (; r + 4 <= rows; r += 4)
+            dots<4>(queries + r * size, key, size, scores + r * CACHE_BLOCK + k);
+        for (; r < rows; ++r) dots<1>(queries + r * size, key, size, scores + r * CACHE_BLOCK + k);
     }
-    for (; k < count; ++k)
-        dots_of_rows<1>(queries, rows, keys + k * key_row, key_row, size, scores + k);
 }
 
 // out[r] += sum over k of weights[r][k] * values[k], V vectors at a time.
@@ -89,12 +78,12 @@ SIA_INLINE void weigh_columns(const float* weights, const float* values, int64_t
 }
 
 // A few values at a time, so that memory is read in its order though the columns take turns.
-constexpr int64_t VALUES_AT_ONCE = 8;
+constexpr int64_t VALUES_AT_ONCE = 4;
 
 template <int R>
 static void weigh(const float* weights, const float* values, int64_t value_row, int64_t count,
                   int64_t size, float* out, int64_t out_row) {
-    constexpr int V = R == 1 ? 8 : 4;
+    constexpr int V = 8 / R;
     for (int64_t k = 0; k < count; k += VALUES_AT_ONCE) {
         int64_t few = least(VALUES_AT_ONCE, count - k), c = 0;
         const float *own = weights + k, *from = values + k * value_row;
@@ -208,8 +197,8 @@ static void decode_block(const Plan& plan, const DecodeMemory& m, int64_t batch,
         memset(scores + end, 0, (CACHE_BLOCK - end) * 4);
     }
     int64_t r = 0;
-    for (; r + 2 <= rows; r += 2)
-        weigh<2>(m.scores + r * CACHE_BLOCK, values.data, values.row, count, call.value_size,
+    for (; r + 4 <= rows; r += 4)
+        weigh<4>(m.scores + r * CACHE_BLOCK, values.data, values.row, count, call.value_size,
                  m.out + r * width, width);
     for (; r < rows; ++r)
         weigh<1>(m.scores + r * CACHE_BLOCK, values.data, values.row, count, call.value_size,

@@ -253,7 +253,8 @@ SIA_EXPORT int sia_forward(const Call* call) {
         Plan plan = plan_of(*call);
         const Kernels& kernels = *chosen();
         int64_t threads = useful_threads(*call);
-        if (call->query_length <= kernels.decode_queries)
+        bool few = plan.group * call->query_length <= kernels.decode_rows;
+        if (call->query_length == 1 || (few && call->key_length > kernels.decode_block))
             decode(plan, kernels, threads);
         else
             forward(plan, kernels, threads);

@@ -104,8 +104,9 @@ static Strip make_strip(const Call& call, const TilePlace& place, int64_t first,
     strip.rows = least(STRIP, round_up(queries - first, ROWS));
     strip.seen = {KEYS, 0};
     for (int64_t i = 0; i < strip.rows; i += ROWS) {
-        Range range = strip.ranges[i / ROWS] = seen_range(call, place, first + i, ROWS);
+        Range range = seen_range(call, place, first + i, ROWS);
         if (range.low >= range.high) continue;
+        strip.ranges[i / ROWS] = range;
         strip.plain[i / ROWS] = all_see_all(call, place, first + i, ROWS, range);
         strip.seen.low = least(strip.seen.low, range.low);
         strip.seen.high = greatest(strip.seen.high, range.high);

@@ -20,7 +20,7 @@
         SIA_ISA::KEYS,                                                                             \
         SIA_ISA::BACK_QUERIES,                                                                     \
         SIA_ISA::BACK_KEYS,                                                                        \
-        SIA_ISA::DECODE_QUERIES,                                                                   \
+        SIA_ISA::DECODE_ROWS,                                                                      \
         SIA_ISA::CACHE_BLOCK,                                                                      \
         SIA_ISA::packed_key_floats,                                                                \
         SIA_ISA::packed_value_floats,                                                              \

@@ -34,7 +34,7 @@ struct Kernels {
     const char* name;
     int64_t query_block, key_block;                    // forward
     int64_t backward_query_block, backward_key_block;
-    int64_t decode_queries, decode_block;              // up to so many queries; keys at a time
+    int64_t decode_rows, decode_block;                 // up to so many rows; keys at a time
 
     // How much a head takes when packed.
     size_t (*packed_key_floats)(const Call&);
