@@ -134,8 +134,8 @@ def op_run(
     A query's output and gradient depend on the keys alone, not on the other queries: the reference
     can answer for the last few without the whole score matrix.
 
-    >>> op_run(length=256, head_dim=32).backend
-    'tiled'
+    >>> op_run(length=256, head_dim=32).backend in ("cpu", "tiled")
+    True
     """
     generator = torch.Generator().manual_seed(seed)
     shape = (batch, heads, length, head_dim)

@@ -4,14 +4,11 @@
 
 #include "call.h"
 
-constexpr double LOG2_E = 1.4426950408889634074;
-constexpr double LN_2 = 0.69314718055994530942;
-
 // Tiles reach over what is visible: so much of a line lies beyond its ends, on both sides.
 constexpr int64_t LINE_MARGIN = 256;
 
 // The gain at offset x (query position less key position) of head h is gain[h * gain_head - x]; bias is
-// laid out alike, times log2(e). Offsets reach from -length + 1 (0 when causal) to length - 1.
+// laid out alike. Offsets reach from -length + 1 (0 when causal) to length - 1.
 struct Lines {
     const float *gain, *bias;
     int64_t gain_head, bias_head;
@@ -23,10 +20,10 @@ struct Affine {
     float gain, bias;
 };
 
-// The scale-invariant transform at any distance, bias times log2(e).
+// The scale-invariant transform at any distance.
 Affine scale_invariant(double tau, double distance);
 
-// Its derivatives by tau; neither is scaled.
+// Its derivatives by tau.
 struct Slopes {
     double gain, bias;
 };

@@ -66,7 +66,7 @@ static BackwardMemory backward_memory(const Plan& plan, void* memory) {
 
 static size_t backward_bytes(const Plan& plan) { return backward_memory(plan, nullptr).bytes; }
 
-// What backward needs of every row: weight = 2^(logit - base), grad_logit = weight * (grad_weight -
+// What backward needs of every row: weight = exp(logit - base), grad_logit = weight * (grad_weight -
 // delta). A row that saw no key, or whose gradient is zero, has an infinite base: its weights vanish, and
 // with them all that it would contribute, even if its output is NaN.
 static void pack_queries(const Plan& plan, const BackwardMemory& m, int64_t batch, int64_t head) {
@@ -79,7 +79,7 @@ static void pack_queries(const Plan& plan, const BackwardMemory& m, int64_t batc
     for (int64_t start = 0; start < call.query_length; start += BACK_QUERIES) {
         int64_t count = least(BACK_QUERIES, call.query_length - start);
         pack_rows(call, call.query, batch, head, start, count, BACK_QUERIES, call.head_size,
-                  float(call.scale * LOG2_E), m.query + start * size, nullptr, m.buffer);
+                  float(call.scale), m.query + start * size, nullptr, m.buffer);
         pack_rows(plain, gradients, 0, 0, first + start, count, BACK_QUERIES, call.value_size, 1.0f,
                   m.grad_out + start * value_size, nullptr, m.buffer);
         for (int64_t i = start; i < start + BACK_QUERIES; ++i) {
@@ -96,7 +96,7 @@ static void pack_queries(const Plan& plan, const BackwardMemory& m, int64_t batc
             }
             float lse = call.lse[first + i];
             if (wanted && lse != -__builtin_inff()) {
-                m.base[i] = lse * float(LOG2_E);
+                m.base[i] = lse;
                 m.delta[i] = delta - call.grad_lse[first + i];
                 continue;
             }
@@ -116,7 +116,8 @@ SIA_INLINE void backward_row(const BackwardMemory& m, int64_t i, RowAffine affin
     float* grads = m.grad_scores + i * TILE_ROW;
     for (int64_t c = first; c < end; c += WIDTH) {
         Vec score = load(scores + c), gain = load(affine.gain + c), bias = load(affine.bias + c);
-        Vec weight = exp2(score * gain + (bias - base));
+        // In this order: the logit is rounded as it was forward, and the difference is exact or small.
+        Vec weight = exp((score * gain + bias) - base);
         Vec grad_logit = weight * (load(grads + c) - delta);
         if (MASKED) {
             // Infinite scores and rows spoilt by NaN must not come through where they are hidden.
@@ -173,7 +174,7 @@ static void sum_pairs(const Plan& plan, const TilePlace& place, const BackwardMe
             } else {
                 Slopes slopes =
                     scale_invariant_slopes(call.tau[place.head * call.tau_head], double(t));
-                *far += grad * (score * LN_2 * slopes.gain + slopes.bias);
+                *far += grad * (score * slopes.gain + slopes.bias);
             }
         }
     }
@@ -291,7 +292,7 @@ static void backward_keys(const Plan& plan, const BackwardMemory& m, int64_t bat
         float* key = call.grad_key + (first + k) * call.head_size;
         float* value = call.grad_value + (first + k) * call.value_size;
         for (int64_t d = 0; d < call.head_size; ++d)
-            key[d] = (add ? key[d] : 0.0f) + m.grad_keys[k * size + d] * float(LN_2);
+            key[d] = (add ? key[d] : 0.0f) + m.grad_keys[k * size + d];
         for (int64_t c = 0; c < call.value_size; ++c)
             value[c] = (add ? value[c] : 0.0f) + m.grad_values[k * value_size + c];
     }

@@ -225,7 +225,7 @@ static bool decode_part(const Plan& plan, const DecodeMemory& m, int64_t batch, 
         m.softmax.highest[r] = -__builtin_inff();
         m.softmax.is_bad[r] = !all_finite(row, call.head_size);
         for (int64_t d = 0; d < call.head_size; ++d)
-            to[d] = finite(row[d]) * float(call.scale * LOG2_E);
+            to[d] = finite(row[d]) * float(call.scale);
     }
     memset(m.softmax.totals, 0, rows * WIDTH * 4);
     memset(m.out, 0, rows * width * 4);
@@ -278,7 +278,7 @@ static void merge_item(const Plan& plan, int64_t item, void*) {
     for (int64_t n = 0; n < plan.parts; ++n) {
         const float* part = first + n * step;
         if (part[0] == -__builtin_inff()) continue;
-        float factor = exp2(splat(part[0] - highest))[0];
+        float factor = exp(splat(part[0] - highest))[0];
         total += factor * part[1];
         for (int64_t c = 0; c < call.value_size; ++c) out[c] += factor * part[PARTIAL_HEAD + c];
     }

@@ -161,7 +161,7 @@ void sum_slots(const Plan& plan, int64_t threads) {
         double* to = call.grad_affine + head * 2 * call.affine_length;
         for (int64_t t = 0; t < length; ++t) {
             bool both = t > 0 && !call.is_causal;
-            to[t] += (gains[-t] + (both ? gains[t] : 0)) * LN_2;
+            to[t] += gains[-t] + (both ? gains[t] : 0);
             to[call.affine_length + t] += biases[-t] + (both ? biases[t] : 0);
         }
         call.grad_far_tau[head] += plan.far_grads[n];

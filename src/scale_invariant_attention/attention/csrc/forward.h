@@ -192,7 +192,7 @@ static void forward_item(const Plan& plan, int64_t item, void* memory) {
 
     memset(m.softmax.is_bad, 0, QUERIES);
     pack_rows(call, call.query, batch, query_head, start, queries, QUERIES, call.head_size,
-              float(call.scale * LOG2_E), m.query, m.softmax.is_bad, m.buffer);
+              float(call.scale), m.query, m.softmax.is_bad, m.buffer);
     int64_t rows = round_up(queries, ROWS);
     memset(m.out, 0, rows * width * 4);
     memset(m.softmax.totals, 0, rows * WIDTH * 4);

@@ -42,7 +42,7 @@ OwnedLines lines_of_tables(const Call& call, int64_t length) {
         lines.bias = fill_line(second + h * size, length, call.is_causal, [&](int64_t t) {
             float bias = call.bias.data[h * call.bias.head + t];
             lines.hides |= bias == -INFINITY;
-            return static_cast<float>(bias * LOG2_E);
+            return bias;
         });
     return {lines, memory};
 }
@@ -104,7 +104,7 @@ OwnedLines remembered_lines(const Call& call, int64_t length) {
 
 Affine scale_invariant(double tau, double distance) {
     double doubled = 2 * log1p(distance / tau);
-    return {static_cast<float>(sqrt(1 + doubled)), static_cast<float>(-doubled * LOG2_E)};
+    return {static_cast<float>(sqrt(1 + doubled)), static_cast<float>(-doubled)};
 }
 
 Slopes scale_invariant_slopes(double tau, double distance) {

@@ -131,11 +131,11 @@ SIA_INLINE float transform(float* scores, RowAffine affine, int64_t first, int64
                          : transform_as<false>(scores, affine, first, end);
 }
 
-// A row of logits becomes weights, 2^(logits - base), for columns [first, end); returns their sums.
+// A row of logits becomes weights, exp(logits - base), for columns [first, end); returns their sums.
 SIA_INLINE Vec exponentials(float* scores, float base, int64_t first, int64_t end) {
     Vec total = {};
     for (int64_t c = first; c < end; c += WIDTH) {
-        Vec weights = exp2(load(scores + c) - base);
+        Vec weights = exp(load(scores + c) - base);
         store(scores + c, weights);
         total += weights;
     }
@@ -144,7 +144,7 @@ SIA_INLINE Vec exponentials(float* scores, float base, int64_t first, int64_t en
 
 // The running softmax of some rows.
 struct Softmax {
-    float* highest;   // logit so far, in units of log 2
+    float* highest;   // logit so far
     float* totals;    // of the weights, WIDTH sums a row
     float* shrink;    // by which all that came before shrinks, of the last block of keys
     uint8_t* is_bad;  // sees something that is not finite
@@ -168,7 +168,7 @@ SIA_INLINE void softmax_rows(float* scores, int64_t score_row, int64_t count, in
         softmax.is_bad[at + i] |= saw_bad;
     }
     for (int64_t i = count; i < PLACES; ++i) before[i] = base[i] = 0.0f;
-    for (int i = 0; i < PLACES; i += WIDTH) store(shrink + i, exp2(load(before + i) - load(base + i)));
+    for (int i = 0; i < PLACES; i += WIDTH) store(shrink + i, exp(load(before + i) - load(base + i)));
     for (int64_t i = 0; i < count; ++i) {
         float* totals = softmax.totals + (at + i) * WIDTH;
         Vec total = exponentials(scores + i * score_row, base[i], first, end);
@@ -185,7 +185,7 @@ static float finish_row(float highest, float total, bool is_bad, float* out, int
     }
     float factor = is_bad ? __builtin_nanf("") : 1.0f / total;
     for (int64_t c = 0; c < size; ++c) out[c] *= factor;
-    return is_bad ? factor : (highest + log2f(total)) * float(LN_2);
+    return is_bad ? factor : highest + logf(total);
 }
 
 }  // namespace SIA_ISA

@@ -91,11 +91,13 @@ SIA_INLINE void transpose(Vec (&rows)[WIDTH]) {
     }
 }
 
-// 2^x to about 1 unit in the last place for x <= 127. Exactly 1 at 0, exactly 0 at -127 and below
-// (so at -inf), NaN at NaN; between -127 and -126 a denormal number of the right size.
-SIA_INLINE Vec exp2(Vec x) {
-    const float lowest = -127.0f, to_integer = 12582912.0f;  // 1.5 * 2^23
-    x = max(splat(lowest), x);
+// exp(x) for x <= 88, to about 1 + |x| / 2 units in the last place: what rounding x itself would cost.
+// Exactly 1 at 0, exactly 0 at -88.1 and below (so at -inf), NaN at NaN; shortly above -88 a denormal
+// number of the right size.
+SIA_INLINE Vec exp(Vec x) {
+    const float log2_e = 1.44269504f, lowest = -127.0f, to_integer = 12582912.0f;  // 1.5 * 2^23
+    // A power of two, whose exponent is an integer and a fraction.
+    x = max(splat(lowest), x * log2_e);
     Vec shifted = x + to_integer;
     Vec fraction = x - (shifted - to_integer);
     Vec power = fraction * 0.00132647273f + 0.00967151279f;
