@@ -36,8 +36,8 @@ FLAGS = [
     "-Wall",
     "-Wextra",
 ]
-AVX2 = ["-mavx2", "-mfma", "-mf16c"]
-AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c"]
+AVX2 = ["-mavx2", "-mfma"]
+AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"]
 # These two are called only where the processor has the instructions. For other architectures they
 # are compiled without the flags, and are empty.
 X86_64_FLAGS = {

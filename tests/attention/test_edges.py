@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from backend_names import WHOLE
+from backend_names import CPU, WHOLE
 
 import scale_invariant_attention as sia
 
@@ -167,3 +167,64 @@ def test_equal_rows_are_computed_together(inputs, same):
     found = sia.scale_invariant_attention(*inputs, **settings, backend="tiled")
     expected = sia.scale_invariant_attention(*inputs, **settings, backend="reference")
     torch.testing.assert_close(found, expected, atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_defaults_of_torch_do_not_matter(backend, dtype):
+    query = torch.randn(1, 2, 9, 4, requires_grad=True)
+
+    def attend():
+        out, lse = sia.scale_invariant_attention(
+            query, query, query, return_lse=True, backend=backend
+        )
+        return out, lse, *torch.autograd.grad(out.sum(), query)
+
+    expected = attend()
+    torch.set_default_dtype(dtype)
+    try:
+        found = attend()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    with torch.device("meta"):
+        elsewhere = attend()
+    for a, b, c in zip(expected, found, elsewhere, strict=True):
+        assert torch.equal(a, b)
+        assert torch.equal(a, c)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("queries", [1, 5, 20])
+def test_logits_that_are_not_numbers_give_nan(backend, queries):
+    """From finite inputs: products that overflow, or tables that went wrong."""
+    query = torch.full((1, 1, queries, 2), 1e20)
+    key = torch.tensor([1e20, -1e20]).expand(1, 1, queries, 2)
+    value = torch.ones(1, 1, queries, 2)
+    out = sia.scale_invariant_attention(query, key, value, scale=1.0, backend=backend)
+    assert out.isnan().all()
+    affine = sia.DistanceAffine(torch.full((queries,), torch.nan), torch.zeros(queries))
+    query, key = torch.randn(2, 1, 1, queries, 2).unbind()
+    assert sia.distance_affine_attention(query, key, value, affine, backend=backend).isnan().all()
+
+
+@pytest.mark.parametrize("backend", ["tiled", CPU])
+def test_a_row_without_gradient_passes_nothing_back_though_it_overflows(backend):
+    query, key, value = (torch.randn(1, 1, 8, 4) for _ in range(3))
+    query[:, :, 5] = 1e30
+    key[:, :, 3] = 1e30
+    inputs = [t.requires_grad_() for t in (query, key, value)]
+    affine = sia.DistanceAffine(torch.ones(8, requires_grad=True), torch.zeros(8))
+    out = sia.distance_affine_attention(*inputs, affine, backend=backend)
+    grads = torch.autograd.grad(out[:, :, :3].sum(), (*inputs, affine.gain))
+    assert all(torch.isfinite(grad).all() for grad in grads)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_gradient_that_overflowed_is_not_lost(backend):
+    query, key, value = (torch.randn(1, 1, 8, 4) for _ in range(3))
+    value.requires_grad_()
+    out = sia.scale_invariant_attention(query, key, value, backend=backend)
+    grad_out = torch.ones_like(out)
+    grad_out[:, :, -1] = torch.inf
+    (grad,) = torch.autograd.grad(out, value, grad_out)
+    assert not torch.isfinite(grad).all(-1).any()

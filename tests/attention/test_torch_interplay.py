@@ -226,3 +226,19 @@ def test_tau_learns():
         loss.backward()
         optimiser.step()
     torch.testing.assert_close(log_tau.exp().detach(), torch.tensor([2.0, 40.0]), rtol=0.05, atol=0)
+
+
+@pytest.mark.parametrize("backend", ["tiled", CPU])
+def test_gradients_have_the_layout_of_their_inputs(backend):
+    """As the compiler believes: models hand over [B, L, H, D] transposed."""
+    inputs = [torch.randn(2, 17, 4, 8).transpose(1, 2).requires_grad_() for _ in range(3)]
+    out = sia.scale_invariant_attention(*inputs, backend=backend)
+    for tensor, grad in zip(inputs, torch.autograd.grad(out.sum(), inputs), strict=True):
+        assert grad.stride() == torch.empty_like(tensor).stride()
+
+    def step(*inputs):
+        return sia.scale_invariant_attention(*inputs, backend=backend).square().sum()
+
+    found = torch.autograd.grad(torch.compile(step, fullgraph=True)(*inputs), inputs)
+    expected = torch.autograd.grad(step(*inputs), inputs)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)

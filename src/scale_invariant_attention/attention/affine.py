@@ -119,17 +119,18 @@ def tau_tensor(tau: float | Tensor | None, device: torch.device) -> Tensor:
         raise TypeError(f"tau must be a number or a tensor [] or [heads], got {tau!r}")
     if not 0 < tau < inf:
         raise ValueError(f"tau must be positive and finite, got {tau}")
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0:
+    watched = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
+    if watched or device.type != "cpu" or torch._C._functorch.maybe_current_level() is not None:
         # A product, because for torch.full a compiler would make a graph for every value.
         return torch.ones(1, dtype=torch.float64, device=device) * tau
-    return _constant(float(tau), device)
+    return _constant(float(tau))
 
 
 @lru_cache(maxsize=64)
-def _constant(value: float, device: torch.device) -> Tensor:
+def _constant(value: float) -> Tensor:
     """A tensor ``[1]`` that is made once: for short calls making it would take longer than using it."""
     with torch.inference_mode(False):
-        return torch.full((1,), value, dtype=torch.float64, device=device)
+        return torch.full((1,), value, dtype=torch.float64, device="cpu")
 
 
 def check_tau(tau: Tensor) -> None:

@@ -18,6 +18,10 @@ from .opaque import Gradients, register_opaque
 
 STORAGES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 NO_WINDOW = 2**63 - 1
+OUT_OF_MEMORY = 1
+# Never torch's defaults, which users may change.
+FLOAT32: Any = {"dtype": torch.float32, "device": "cpu"}
+FLOAT64: Any = {"dtype": torch.float64, "device": "cpu"}
 # The fields of `Call` in csrc/call.h: 8 bytes each, integers but for the scale.
 BEFORE_SCALE, BEHIND_SCALE = 34, 17
 CALL = struct.Struct(f"={BEFORE_SCALE}qd{BEHIND_SCALE}q")
@@ -47,10 +51,10 @@ def forward(call: AttentionCall) -> tuple[Tensor, Tensor]:
     batch, heads, queries, _ = call.query.shape
     keys, value_dim = call.value.shape[2:]
     if batch * queries * keys == 0:
-        lse = torch.full((batch, heads, queries), -torch.inf)
-        return torch.zeros(batch, heads, queries, value_dim), lse
-    out = torch.empty(batch, heads, queries, value_dim)
-    lse = torch.empty(batch, heads, queries)
+        lse = torch.full((batch, heads, queries), -torch.inf, **FLOAT32)
+        return torch.zeros(batch, heads, queries, value_dim, **FLOAT32), lse
+    out = torch.empty(batch, heads, queries, value_dim, **FLOAT32)
+    lse = torch.empty(batch, heads, queries, **FLOAT32)
     assert LIBRARY is not None
     packed, _alive = _packed(call, out, lse)
     _check(LIBRARY.sia_forward(packed))
@@ -74,19 +78,19 @@ def backward(
             *(torch.zeros_like(t) if affine_grads and t is not None else None for t in affine),
         )
     out, lse, grad_out, grad_lse = (t.contiguous() for t in (out, lse, grad_out, grad_lse))
-    grads = [torch.empty(t.shape) for t in inputs]
+    grads = [torch.empty(t.shape, **FLOAT32) for t in inputs]
     assert LIBRARY is not None
     by_distance = far_tau = None
     if affine_grads:
         packed, _alive = _packed(call, out, lse)
         length = LIBRARY.sia_affine_length(packed)
-        _check(length < 0)
+        _check(OUT_OF_MEMORY if length < 0 else 0)
         heads = call.query.shape[1]
-        by_distance = torch.zeros(heads, 2, length, dtype=torch.float64)
-        far_tau = torch.zeros(heads, dtype=torch.float64)
+        by_distance = torch.zeros(heads, 2, length, **FLOAT64)
+        far_tau = torch.zeros(heads, **FLOAT64)
     packed, _alive = _packed(call, out, lse, grad_out, grad_lse, *grads, by_distance, far_tau)
     _check(LIBRARY.sia_backward(packed))
-    query, key, value = (g.to(t.dtype) for g, t in zip(grads, inputs, strict=True))
+    query, key, value = (_like(t, g) for t, g in zip(inputs, grads, strict=True))
     if by_distance is None or far_tau is None:
         return Gradients(query, key, value, None, None, None)
     return Gradients(query, key, value, *_affine_gradients(call, by_distance, far_tau))
@@ -98,7 +102,7 @@ def _affine_gradients(
     """From gradients by head and distance to those of tables, or of tau."""
     gain, bias = by_distance.unbind(1)
     if call.tau is not None:
-        distance = torch.arange(gain.shape[1], dtype=torch.float64)
+        distance = torch.arange(gain.shape[1], **FLOAT64)
         gain_slope, bias_slope = scale_invariant_slopes(distance, call.tau.double().unsqueeze(-1))
         tau = (gain * gain_slope + bias * bias_slope).sum(-1) + far_tau
         return None, None, _fold(tau, call.tau)
@@ -114,9 +118,18 @@ def _fold(grad: Tensor, of: Tensor) -> Tensor:
     return (grad.sum(0, keepdim=True) if of.shape[0] == 1 else grad).to(of.dtype)
 
 
+def _like(tensor: Tensor, grad: Tensor) -> Tensor:
+    """A gradient in the dtype and the layout of its tensor, as autograd expects it."""
+    if tensor.dtype == grad.dtype and tensor.is_contiguous():
+        return grad
+    return torch.empty_like(tensor).copy_(grad)
+
+
 def _check(failure: int) -> None:
-    if failure:
+    if failure == OUT_OF_MEMORY:
         raise MemoryError("the cpu backend ran out of memory")
+    if failure:
+        raise RuntimeError(f"the cpu backend failed with code {failure}")
 
 
 def _packed(call: AttentionCall, *results: Tensor | None) -> tuple[bytes, list[Any]]:

@@ -28,7 +28,7 @@ CALL = (
     "bool is_causal, float scale, SymInt? window, SymInt sinks"
 )
 TENSORS = CALL.count("Tensor")
-PLAIN = (Tensor, torch.nn.Parameter)
+PLAIN = (Tensor, torch.nn.Parameter, type(None))
 
 
 class Gradients(NamedTuple):
@@ -102,7 +102,10 @@ def _nobody_watches(call: AttentionCall) -> bool:
         or torch._C._functorch.maybe_current_level() is not None
         or torch._C._get_tracing_state() is not None
         or forward_ad._current_level >= 0
-        or any(type(t) not in PLAIN for t in (call.query, call.key, call.value))
+        or any(type(t) not in PLAIN for t in call.arguments()[:TENSORS])
+        or call.query.is_neg()
+        or call.key.is_neg()
+        or call.value.is_neg()
     )
 
 

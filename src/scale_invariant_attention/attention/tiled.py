@@ -108,6 +108,8 @@ def backward(
                 part.of_queries(grad_out, queries),
                 part.of_queries(grad_lse, queries).unsqueeze(-1),
             )
+            # Silent rows must not overflow: infinity less their infinite base would be NaN.
+            query.masked_fill_(base == torch.inf, 0)
             block_grad_query = torch.zeros_like(query)
             for tile in part.tiles(queries):
                 keys = tile.keys

@@ -7,6 +7,10 @@
 // Tiles reach over what is visible: so much of a line lies beyond its ends, on both sides.
 constexpr int64_t LINE_MARGIN = 256;
 
+static inline int64_t line_size(int64_t length, bool is_causal) {
+    return (is_causal ? length : 2 * length - 1) + 2 * LINE_MARGIN;
+}
+
 // The gain at offset x (query position less key position) of head h is gain[h * gain_head - x]; bias is
 // laid out alike. Offsets reach from -length + 1 (0 when causal) to length - 1.
 struct Lines {

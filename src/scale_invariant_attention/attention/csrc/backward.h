@@ -54,7 +54,7 @@ static BackwardMemory backward_memory(const Plan& plan, void* memory) {
     m.gain = take(BACK_KEYS);
     m.bias = take(BACK_KEYS);
     m.buffer = take(row_buffer_floats(call));
-    if (plan.line_grads) {
+    if (plan.affine_grads) {
         m.scores = take(tile) + 16;
         m.grad_logits = take(tile) + 16;
     } else {
@@ -96,7 +96,8 @@ static void pack_queries(const Plan& plan, const BackwardMemory& m, int64_t batc
             }
             float lse = call.lse[first + i];
             if (wanted && lse != -__builtin_inff()) {
-                m.base[i] = lse;
+                // What comes back may be NaN or infinite, and has been cleared from the panels.
+                m.base[i] = all_finite(grad, call.value_size) ? lse : __builtin_nanf("");
                 m.delta[i] = delta - call.grad_lse[first + i];
                 continue;
             }
@@ -140,13 +141,20 @@ static void sum_diagonals(const Plan& plan, const TilePlace& place, const Backwa
     double* gains = line + LINE_MARGIN + plan.lines.length - 1 - place.offset;
     double* biases = gains + plan.line_size;
     for (int64_t e = -(queries - 1); e < place.keys; e += WIDTH) {
-        Vec gain = {}, bias = {};
-        int64_t end = least(queries, BACK_KEYS - e);
-        for (int64_t i = greatest(0, 1 - WIDTH - e); i < end; ++i) {
-            Vec grad = load(m.grad_logits + i * TILE_ROW + e + i);
-            gain += grad * load(m.scores + i * TILE_ROW + e + i);
-            bias += grad;
-        }
+        // Four chains of sums: one would wait for itself.
+        Vec gain_sums[4] = {}, bias_sums[4] = {};
+        int64_t i = greatest(0, 1 - WIDTH - e), end = least(queries, BACK_KEYS - e);
+        auto add = [&](int chain, int64_t row) __attribute__((always_inline)) {
+            Vec grad = load(m.grad_logits + row * TILE_ROW + e + row);
+            gain_sums[chain] += grad * load(m.scores + row * TILE_ROW + e + row);
+            bias_sums[chain] += grad;
+        };
+        for (; i + 4 <= end; i += 4)
+#pragma GCC unroll 4
+            for (int chain = 0; chain < 4; ++chain) add(chain, i + chain);
+        for (; i < end; ++i) add(0, i);
+        Vec gain = (gain_sums[0] + gain_sums[1]) + (gain_sums[2] + gain_sums[3]);
+        Vec bias = (bias_sums[0] + bias_sums[1]) + (bias_sums[2] + bias_sums[3]);
         for (int v = 0; v < WIDTH; ++v) {
             gains[e + v] += gain[v];
             biases[e + v] += bias[v];
@@ -214,8 +222,8 @@ static void backward_tile(const Plan& plan, const TilePlace& place, const Backwa
                               Replace{m.grad_scores + i * TILE_ROW + c, TILE_ROW});
         }
         for (int64_t row = i; row < i + ROWS; ++row) {
-            bool saw_bad = false;
-            if (row < queries && first < end) {
+            bool saw_bad = false, silent = m.base[place.query + row] == __builtin_inff();
+            if (!silent && first < end) {
                 RowAffine affine = row_affine(plan, place, row, range, m.gain, m.bias, &saw_bad);
                 float base = m.base[place.query + row], delta = m.delta[place.query + row];
                 if (affine.masked)
@@ -223,7 +231,7 @@ static void backward_tile(const Plan& plan, const TilePlace& place, const Backwa
                 else
                     backward_row<false, AFFINE>(m, row, affine, base, delta, first, end);
             }
-            int64_t low = row < queries ? first : 0, high = row < queries ? end : 0;
+            int64_t low = silent ? 0 : first, high = silent ? 0 : end;
             float* tiles[] = {m.weights, m.grad_scores, m.scores, m.grad_logits};
             for (int n = 0; n < (AFFINE ? 4 : 2); ++n) {
                 memset(tiles[n] + row * TILE_ROW, 0, low * 4);
@@ -280,7 +288,7 @@ static void backward_keys(const Plan& plan, const BackwardMemory& m, int64_t bat
         TilePlace place = tile_place(plan, batch, head, n, block, nullptr);
         if (place.kind == Tile::EMPTY) continue;
         int64_t queries = least(BACK_QUERIES, call.query_length - place.query);
-        if (plan.line_grads)
+        if (plan.affine_grads)
             backward_tile<true>(plan, place, m, queries, line, far);
         else
             backward_tile<false>(plan, place, m, queries, line, far);
@@ -304,7 +312,7 @@ static void backward_item(const Plan& plan, int64_t item, void* memory) {
     int64_t place = item / plan.slots, slot = item % plan.slots;
     int64_t batch = place / call.key_heads, key_head = place % call.key_heads;
     int64_t size = round_up(call.head_size, PANEL), heads = call.batch * call.query_heads;
-    if (plan.line_grads) {
+    if (plan.affine_grads) {
         // The zeros between the rows, which diagonals run through.
         memset(m.scores - 16, 0, (BACK_QUERIES * TILE_ROW + 32) * 4);
         memset(m.grad_logits - 16, 0, (BACK_QUERIES * TILE_ROW + 32) * 4);
@@ -312,7 +320,7 @@ static void backward_item(const Plan& plan, int64_t item, void* memory) {
     for (int64_t head = key_head * plan.group; head < (key_head + 1) * plan.group; ++head) {
         int64_t which = batch * call.query_heads + head;
         double *line = nullptr, *far = nullptr;
-        if (plan.line_grads) {
+        if (plan.affine_grads) {
             line = plan.line_grads + (slot * heads + which) * 2 * plan.line_size;
             far = plan.far_grads + slot * heads + which;
         }

@@ -267,7 +267,7 @@ static void merge_item(const Plan& plan, int64_t item, void*) {
     for (int64_t n = 0; n < plan.parts; ++n) {
         const float* part = first + n * step;
         if (part[0] > highest) highest = part[0];
-        is_bad |= part[2] != 0 || part[0] != part[0];
+        is_bad |= part[2] != 0;
     }
     int64_t batch = place / call.key_heads, key_head = place % call.key_heads;
     int64_t head = key_head * plan.group + r / call.query_length, i = r % call.query_length;
@@ -277,7 +277,7 @@ static void merge_item(const Plan& plan, int64_t item, void*) {
     float total = 0;
     for (int64_t n = 0; n < plan.parts; ++n) {
         const float* part = first + n * step;
-        if (part[0] == -__builtin_inff()) continue;
+        if (part[0] == -__builtin_inff() && part[1] == 0) continue;
         float factor = exp(splat(part[0] - highest))[0];
         total += factor * part[1];
         for (int64_t c = 0; c < call.value_size; ++c) out[c] += factor * part[PARTIAL_HEAD + c];

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <new>
+#include <vector>
 
 #include "lines.h"
 #include "parallel.h"
@@ -19,7 +20,7 @@ extern const Kernels avx2_kernels, avx512_kernels;
 
 namespace {
 
-constexpr int OUT_OF_MEMORY = 1;
+constexpr int OUT_OF_MEMORY = 1, FAILED = 2;
 // Layout of Call and meaning of the functions; Python refuses another one.
 constexpr int64_t INTERFACE = 1;
 // Keys and values are packed for as many heads at a time as fit into this, at least one.
@@ -34,8 +35,7 @@ constexpr int64_t PART = 2048;
 bool runs(const Kernels& kernels) {
 #if defined(__x86_64__)
     if (&kernels == &avx2_kernels)
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-               __builtin_cpu_supports("f16c");
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     if (&kernels == &avx512_kernels)
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
@@ -152,7 +152,7 @@ void sum_slots(const Plan& plan, int64_t threads) {
                 for (int64_t i = 0; i < floats; ++i) to[i] += from[i];
             }
         });
-    if (!plan.line_grads) return;
+    if (!plan.affine_grads) return;
     int64_t length = std::min(plan.lines.length, call.affine_length);
     for (int64_t n = 0; n < plan.slots * heads; ++n) {
         int64_t head = n % heads % call.query_heads;
@@ -177,20 +177,19 @@ void backward(Plan& plan, const Kernels& kernels, int64_t threads) {
     size_t slot_floats = (plan.slots - 1) * heads * call.query_length * call.head_size;
 
     // The lines first: the workspace depends on their length.
-    Workspace for_geometry(geometry_size);
-    plan.geometry = make_geometry(call, query_block, key_block, for_geometry.take(geometry_size));
+    std::vector<Block> blocks(geometry_size / sizeof(Block));
+    plan.geometry = make_geometry(call, query_block, key_block, blocks.data());
     OwnedLines owned;
     plan_affine(plan, owned);
-    plan.line_size = (call.is_causal ? plan.lines.length : 2 * plan.lines.length - 1) + 2 * LINE_MARGIN;
-    size_t affine = call.grad_affine ? plan.slots * heads * (2 * plan.line_size + 1) : 0;
-    static double wanted;
-    plan.line_grads = affine ? &wanted : nullptr;  // so that the kernels ask for the memory they need
+    plan.affine_grads = call.grad_affine != nullptr;
+    plan.line_size = line_size(plan.lines.length, call.is_causal);
+    size_t affine = plan.affine_grads ? plan.slots * heads * (2 * plan.line_size + 1) : 0;
     size_t each = Workspace::rounded(kernels.backward_bytes(plan));
     Workspace workspace(Workspace::rounded(slot_floats * sizeof(float)) +
                         Workspace::rounded(affine * sizeof(double)) + threads * each);
     plan.slot_grad_query = static_cast<float*>(workspace.take(slot_floats * sizeof(float)));
     void* sums = workspace.take(affine * sizeof(double));
-    if (affine) {
+    if (plan.affine_grads) {
         memset(sums, 0, affine * sizeof(double));
         plan.line_grads = static_cast<double*>(sums);
         plan.far_grads = plan.line_grads + plan.slots * heads * 2 * plan.line_size;
@@ -216,6 +215,8 @@ int guarded(Body body) {
         return 0;
     } catch (const std::bad_alloc&) {
         return OUT_OF_MEMORY;
+    } catch (...) {
+        return FAILED;
     }
 }
 
@@ -272,9 +273,8 @@ SIA_EXPORT int sia_backward(const Call* call) {
 SIA_EXPORT int64_t sia_affine_length(const Call* call) {
     int64_t length = 0;
     int failed = guarded([&] {
-        size_t size = geometry_bytes(*call, 64, 64);
-        Workspace workspace(size);
-        length = lines_length(make_geometry(*call, 64, 64, workspace.take(size)));
+        std::vector<Block> blocks(geometry_bytes(*call, 64, 64) / sizeof(Block));
+        length = lines_length(make_geometry(*call, 64, 64, blocks.data()));
     });
     return failed ? -1 : length;
 }

@@ -8,6 +8,7 @@ namespace SIA_ISA {
 constexpr int64_t QUERIES = SIA_FORWARD_QUERIES, KEYS = SIA_FORWARD_KEYS;
 constexpr int64_t STRIP = SIA_FORWARD_STRIP;   // rows whose scores stay in the first-level cache
 constexpr int64_t SCORE_ROW = KEYS + 16;       // no power of two: rows would share cache lines
+static_assert(2 * (ROWS + PANEL) <= LINE_MARGIN, "rows reach no farther than that beyond what they see");
 static_assert(QUERIES % STRIP == 0 && STRIP % ROWS == 0 && KEYS % PANEL == 0, "blocks of whole tiles");
 
 static size_t packed_key_floats(const Call& call) {

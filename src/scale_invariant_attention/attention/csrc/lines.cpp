@@ -19,10 +19,6 @@ float* fill_line(float* line, int64_t length, bool is_causal, Value value) {
     return zero;
 }
 
-int64_t line_size(int64_t length, bool is_causal) {
-    return (is_causal ? length : 2 * length - 1) + 2 * LINE_MARGIN;
-}
-
 OwnedLines lines_of_tables(const Call& call, int64_t length) {
     int64_t size = line_size(length, call.is_causal);
     int64_t gain_rows = call.gain.head ? call.query_heads : 1;
@@ -70,17 +66,19 @@ struct Remembered {
     bool is_causal;
     OwnedLines lines;
 };
-constexpr size_t REMEMBERED = 8;
+constexpr size_t REMEMBERED = 8, REMEMBERED_FLOATS = size_t(1) << 22;  // of one entry: 16 MiB
 
 OwnedLines remembered_lines(const Call& call, int64_t length) {
     static std::mutex mutex;
     static std::vector<Remembered> memory;  // the last used first
     int64_t heads = call.tau_head ? call.query_heads : 1;
     bool is_causal = call.is_causal;
-    auto fits = [&](const Remembered& entry) {
-        return entry.is_causal == is_causal && entry.lines.lines.length >= length &&
-               entry.tau.size() == static_cast<size_t>(heads) &&
+    auto same_tau = [&](const Remembered& entry) {
+        return entry.is_causal == is_causal && entry.tau.size() == static_cast<size_t>(heads) &&
                std::equal(entry.tau.begin(), entry.tau.end(), call.tau);
+    };
+    auto fits = [&](const Remembered& entry) {
+        return same_tau(entry) && entry.lines.lines.length >= length;
     };
     {
         std::lock_guard<std::mutex> lock(mutex);
@@ -94,7 +92,9 @@ OwnedLines remembered_lines(const Call& call, int64_t length) {
     int64_t roomy = length < 64 ? 64 : length + length / 8;
     std::vector<double> tau(call.tau, call.tau + heads);
     OwnedLines lines = lines_of_tau(tau.data(), heads, roomy, is_causal);
+    if (lines.memory->size() > REMEMBERED_FLOATS) return lines;
     std::lock_guard<std::mutex> lock(mutex);
+    memory.erase(std::remove_if(memory.begin(), memory.end(), same_tau), memory.end());
     memory.insert(memory.begin(), {tau, is_causal, lines});
     if (memory.size() > REMEMBERED) memory.pop_back();
     return lines;

@@ -1,5 +1,6 @@
 #include "parallel.h"
 
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -31,7 +32,12 @@ void run_on_threads(int64_t threads, Work work, void* context) {
         gomp_parallel(join_team, &team, static_cast<unsigned>(threads), 0);
     } else {
         std::vector<std::thread> others;
-        for (int64_t n = 1; n < threads; ++n) others.emplace_back(join_team, &team);
+        others.reserve(threads);
+        try {
+            for (int64_t n = 1; n < threads; ++n) others.emplace_back(join_team, &team);
+        } catch (const std::system_error&) {
+            // No more threads to be had: those that are there take all items.
+        }
         join_team(&team);
         for (std::thread& other : others) other.join();
     }

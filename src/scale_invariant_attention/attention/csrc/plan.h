@@ -23,6 +23,7 @@ struct Plan {
 
     // Backward: how many work items share a head, and what they sum up on their own.
     int64_t slots;
+    bool affine_grads;          // whether those of the affine are wanted
     float* slot_grad_query;     // [slots - 1][B, Hq, Lq, D]
     double* line_grads;         // [slots][B, Hq][2][line]
     double* far_grads;          // [slots][B, Hq]
