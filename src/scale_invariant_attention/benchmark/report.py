@@ -22,7 +22,8 @@ with the whole score matrix, and sits out the lengths at which that takes too mu
 medians, over rounds in which the rivals take turns, of the time relative to SDPA in the same round, with
 quartiles in brackets. Shares of peak count the exact causal triangle (forward and backward together 3.5
 times the forward) against {peak_gflops} GFLOP/s: {peak_source}.
-Memory is the peak above inputs, outputs and gradients, each in a process of its own."""
+Memory, where it was measured, is the peak above inputs, outputs and gradients, each in a process of its
+own."""
 
 _DECODE_HEAD = """To decode is one query against a cache of keys and values. What bounds it is reading
 them: shares are of {read_gigabytes_per_second} GB/s, {read_source}."""
