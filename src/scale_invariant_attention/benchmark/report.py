@@ -31,7 +31,8 @@ them: shares are of {read_gigabytes_per_second} GB/s, {read_source}."""
 _TARGETS_HEAD = """## Targets
 
 What the backend `{backend}` is held to, and whether it gets there: by the medians, {met} of {count} are
-met."""
+met. An added cost below zero shows how far the machine drifts within a run, and no more: it is then too
+small to be measured there."""
 
 
 def page(
