@@ -32,35 +32,30 @@ static BackwardMemory backward_memory(const Plan& plan, void* memory) {
     const Call& call = plan.call;
     int64_t size = round_up(call.head_size, PANEL), value_size = round_up(call.value_size, PANEL);
     int64_t queries = round_up(call.query_length, BACK_QUERIES), tile = BACK_QUERIES * TILE_ROW + 32;
-    float* next = static_cast<float*>(memory);
-    auto take = [&](int64_t count) {
-        float* taken = next;
-        next += round_up(count, 16);
-        return taken;
-    };
+    Pieces pieces = {static_cast<float*>(memory), 0};
     BackwardMemory m = {};
-    m.query = take(queries * size);
-    m.grad_out = take(queries * value_size);
-    m.base = take(queries);
-    m.delta = take(queries);
-    m.grad_query = take(queries * size);
-    m.keys_transposed = take(BACK_KEYS * call.head_size);
-    m.values_transposed = take(BACK_KEYS * call.value_size);
-    m.keys = take(BACK_KEYS * size);
-    m.grad_keys = take(BACK_KEYS * size);
-    m.grad_values = take(BACK_KEYS * value_size);
-    m.weights = take(tile);
-    m.grad_scores = take(tile);
-    m.gain = take(BACK_KEYS);
-    m.bias = take(BACK_KEYS);
-    m.buffer = take(row_buffer_floats(call));
+    m.query = pieces.take(queries * size);
+    m.grad_out = pieces.take(queries * value_size);
+    m.base = pieces.take(queries);
+    m.delta = pieces.take(queries);
+    m.grad_query = pieces.take(queries * size);
+    m.keys_transposed = pieces.take(BACK_KEYS * call.head_size);
+    m.values_transposed = pieces.take(BACK_KEYS * call.value_size);
+    m.keys = pieces.take(BACK_KEYS * size);
+    m.grad_keys = pieces.take(BACK_KEYS * size);
+    m.grad_values = pieces.take(BACK_KEYS * value_size);
+    m.weights = pieces.take(tile);
+    m.grad_scores = pieces.take(tile);
+    m.gain = pieces.take(BACK_KEYS);
+    m.bias = pieces.take(BACK_KEYS);
+    m.buffer = pieces.take(row_buffer_floats(call));
     if (plan.affine_grads) {
-        m.scores = take(tile) + 16;
-        m.grad_logits = take(tile) + 16;
+        m.scores = pieces.take(tile) + 16;
+        m.grad_logits = pieces.take(tile) + 16;
     } else {
         m.scores = m.weights;
     }
-    m.bytes = (next - static_cast<float*>(memory)) * sizeof(float);
+    m.bytes = pieces.used * sizeof(float);
     return m;
 }
 

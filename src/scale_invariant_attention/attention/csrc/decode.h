@@ -117,26 +117,21 @@ struct DecodeMemory {
 static DecodeMemory decode_memory(const Plan& plan, void* memory) {
     const Call& call = plan.call;
     int64_t rows = plan.group * call.query_length;
-    float* next = static_cast<float*>(memory);
-    auto take = [&](int64_t count) {
-        float* taken = next;
-        next += round_up(count, 16);
-        return taken;
-    };
+    Pieces pieces = {static_cast<float*>(memory), 0};
     DecodeMemory m = {};
-    m.query = take(rows * call.head_size);
-    m.scores = take(rows * CACHE_BLOCK);
-    m.softmax.highest = take(rows);
-    m.softmax.totals = take(rows * WIDTH);
-    m.softmax.shrink = take(rows);
-    m.softmax.is_bad = reinterpret_cast<uint8_t*>(take(rows));
-    m.gain = take(CACHE_BLOCK);
-    m.bias = take(CACHE_BLOCK);
-    m.keys = take(CACHE_BLOCK * call.head_size);
-    m.values = take(CACHE_BLOCK * call.value_size);
-    m.out = take(rows * round_up(call.value_size, PANEL));
-    m.bad = reinterpret_cast<uint8_t*>(take(CACHE_BLOCK / 4));
-    m.bytes = (next - static_cast<float*>(memory)) * sizeof(float);
+    m.query = pieces.take(rows * call.head_size);
+    m.scores = pieces.take(rows * CACHE_BLOCK);
+    m.softmax.highest = pieces.take(rows);
+    m.softmax.totals = pieces.take(rows * WIDTH);
+    m.softmax.shrink = pieces.take(rows);
+    m.softmax.is_bad = reinterpret_cast<uint8_t*>(pieces.take(rows));
+    m.gain = pieces.take(CACHE_BLOCK);
+    m.bias = pieces.take(CACHE_BLOCK);
+    m.keys = pieces.take(CACHE_BLOCK * call.head_size);
+    m.values = pieces.take(CACHE_BLOCK * call.value_size);
+    m.out = pieces.take(rows * round_up(call.value_size, PANEL));
+    m.bad = reinterpret_cast<uint8_t*>(pieces.take(CACHE_BLOCK / 4));
+    m.bytes = pieces.used * sizeof(float);
     return m;
 }
 

@@ -52,25 +52,20 @@ struct ForwardMemory {
 
 static ForwardMemory forward_memory(const Plan& plan, void* memory) {
     const Call& call = plan.call;
-    float* next = static_cast<float*>(memory);
-    auto take = [&](int64_t count) {
-        float* taken = next;
-        next += round_up(count, 16);
-        return taken;
-    };
+    Pieces pieces = {static_cast<float*>(memory), 0};
     ForwardMemory m = {};
-    m.query = take(round_up(call.head_size, PANEL) * QUERIES);
-    m.out = take(round_up(call.value_size, PANEL) * QUERIES);
-    m.scores = take(SCORE_ROW * STRIP);
-    m.tops = take(STRIP * WIDTH);
-    m.softmax.highest = take(QUERIES);
-    m.softmax.totals = take(QUERIES * WIDTH);
-    m.softmax.shrink = take(QUERIES);
-    m.softmax.is_bad = reinterpret_cast<uint8_t*>(take(QUERIES / 4));
-    m.gain = take(KEYS);
-    m.bias = take(KEYS);
-    m.buffer = take(row_buffer_floats(call));
-    m.bytes = (next - static_cast<float*>(memory)) * sizeof(float);
+    m.query = pieces.take(round_up(call.head_size, PANEL) * QUERIES);
+    m.out = pieces.take(round_up(call.value_size, PANEL) * QUERIES);
+    m.scores = pieces.take(SCORE_ROW * STRIP);
+    m.tops = pieces.take(STRIP * WIDTH);
+    m.softmax.highest = pieces.take(QUERIES);
+    m.softmax.totals = pieces.take(QUERIES * WIDTH);
+    m.softmax.shrink = pieces.take(QUERIES);
+    m.softmax.is_bad = reinterpret_cast<uint8_t*>(pieces.take(QUERIES / 4));
+    m.gain = pieces.take(KEYS);
+    m.bias = pieces.take(KEYS);
+    m.buffer = pieces.take(row_buffer_floats(call));
+    m.bytes = pieces.used * sizeof(float);
     return m;
 }
 

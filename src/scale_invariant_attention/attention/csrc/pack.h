@@ -114,6 +114,18 @@ static void pack_transposed(const Call& call, const Tensor& tensor, int64_t batc
     }
 }
 
+// Cuts memory into pieces, one after the other; without memory it only counts.
+struct Pieces {
+    float* memory;
+    int64_t used;
+
+    SIA_METHOD float* take(int64_t floats) {
+        float* piece = memory ? memory + used : nullptr;
+        used += round_up(floats, 16);
+        return piece;
+    }
+};
+
 // Floats for `buffer` above.
 SIA_INLINE int64_t row_buffer_floats(const Call& call) {
     return PANEL * greatest(call.head_size, call.value_size);
