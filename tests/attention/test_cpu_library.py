@@ -123,10 +123,16 @@ def text(folder):
 
 
 UNUSABLE = {
-    "no file": (lambda folder: folder / "nothing.so", "are not at {}: reinstall the package"),
+    "no file": (
+        lambda folder: folder / "nothing.so",
+        "are not at {}: correct or unset SIA_KERNELS",
+    ),
     "no library": (text, "at {} do not load: "),
     "another library": (lambda folder: Path(torch._C.__file__), "at {} do not load: "),
-    "another version": (other_version, "at {} are of another version: reinstall the package"),
+    "another version": (
+        other_version,
+        "at {} are of another version: correct or unset SIA_KERNELS",
+    ),
 }
 
 

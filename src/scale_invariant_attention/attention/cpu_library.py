@@ -18,18 +18,20 @@ OVERRIDE = "SIA_KERNELS"
 
 def _load() -> tuple[ctypes.CDLL | None, str | None]:
     """The library, or the reason why there is none."""
-    path = Path(os.environ.get(OVERRIDE) or INSTALLED)
+    override = os.environ.get(OVERRIDE)
+    path = Path(override or INSTALLED)
+    remedy = f"correct or unset {OVERRIDE}" if override else "reinstall the package"
     if not path.exists():
-        if path == INSTALLED and MISSING.exists():
+        if not override and MISSING.exists():
             return None, MISSING.read_text(encoding="utf-8").strip()
-        return None, f"the compiled kernels are not at {path}: reinstall the package"
+        return None, f"the compiled kernels are not at {path}: {remedy}"
     try:
         library = ctypes.CDLL(str(path))
         interface = library.sia_interface()
     except (OSError, AttributeError) as error:
         return None, f"the compiled kernels at {path} do not load: {error}"
     if interface != INTERFACE:
-        return None, f"the compiled kernels at {path} are of another version: reinstall the package"
+        return None, f"the compiled kernels at {path} are of another version: {remedy}"
     library.sia_instruction_set.restype = ctypes.c_char_p
     library.sia_compiled.restype = ctypes.c_char_p
     library.sia_affine_length.restype = ctypes.c_int64
