@@ -10,6 +10,7 @@ from math import inf
 import torch
 from torch import Tensor
 
+from ..theory.transform import scale_invariant_gain_and_bias
 from .numerics import holds_values
 
 
@@ -93,19 +94,6 @@ class DistanceAffine:
         dtype = torch.promote_types(slopes.dtype, torch.float32)
         bias = (-slopes.unsqueeze(-1).double() * distance).to(dtype)
         return cls(torch.ones(length, dtype=dtype, device=slopes.device), bias)
-
-
-def scale_invariant_gain_and_bias(distance: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
-    """``a_t = sqrt(1 + 2 log1p(t/tau))`` and ``m_t = -2 log1p(t/tau)``, differentiable in `tau`.
-
-    The arithmetic runs in the wider dtype of the two.
-
-    >>> gain, bias = scale_invariant_gain_and_bias(torch.tensor([0.0, 10.0]), torch.tensor(10.0))
-    >>> gain.tolist(), bias.tolist()
-    ([1.0, 1.544...], [0.0, -1.386...])
-    """
-    doubled = 2 * torch.log1p(distance / tau)
-    return torch.sqrt(1 + doubled), 0 - doubled
 
 
 def tau_tensor(tau: float | Tensor | None, device: torch.device) -> Tensor:

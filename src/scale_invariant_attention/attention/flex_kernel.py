@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
-from .affine import scale_invariant_gain_and_bias
+from ..theory.transform import scale_invariant_gain_and_bias
 from .contract import AttentionCall
 from .visibility import BlockMap, Geometry
 

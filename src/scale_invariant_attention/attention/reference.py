@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .affine import scale_invariant_gain_and_bias
+from ..theory.transform import scale_invariant_gain_and_bias
 from .contract import AttentionCall
 from .numerics import compute_dtype, without_autocast
 from .visibility import Geometry

@@ -139,6 +139,19 @@ class ScaleInvariantTransform:
         return self.beta * self.tau * math.log(ratio_above_one(ratio))
 
 
+def scale_invariant_gain_and_bias(distance: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
+    """`a_t = sqrt(1 + 2 log1p(t/tau))` and `m_t = -2 log1p(t/tau)`, differentiable in `tau`.
+
+    The arithmetic runs in the wider dtype of the two.
+
+    >>> gain, bias = scale_invariant_gain_and_bias(torch.tensor([0.0, 10.0]), torch.tensor(10.0))
+    >>> gain.tolist(), bias.tolist()
+    ([1.0, 1.544...], [0.0, -1.386...])
+    """
+    doubled = 2 * torch.log1p(distance / tau)
+    return torch.sqrt(1 + doubled), 0 - doubled
+
+
 def _reciprocal_sum(start: int, stop: int, shift: float) -> float:
     """`sum of 1/(t + shift)` over the integers of `[start, stop)`, accurate to rounding.
 
