@@ -14,9 +14,11 @@ PACKAGE = ROOT / "src" / "scale_invariant_attention"
 ALLOWED = {
     "theory": set(),
     "attention": {"theory"},
-    "benchmark": {"theory", "attention"},
-    "experiments": {"theory", "attention"},
-    "cli": {"theory", "attention", "benchmark", "experiments"},
+    "schemes": {"theory"},
+    "model": {"theory", "attention", "schemes"},
+    "benchmark": {"theory", "attention", "schemes", "model"},
+    "experiments": {"theory", "attention", "schemes", "model"},
+    "cli": {"theory", "attention", "schemes", "model", "benchmark", "experiments"},
 }
 
 

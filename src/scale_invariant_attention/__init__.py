@@ -9,7 +9,7 @@ torch.Size([1, 8, 256, 64])
 
 from importlib.metadata import version
 
-from . import theory
+from . import schemes, theory
 from .attention import (
     DistanceAffine,
     available_backends,
@@ -28,6 +28,7 @@ __all__ = [
     "backend_for",
     "distance_affine_attention",
     "scale_invariant_attention",
+    "schemes",
     "theory",
     "unavailable_backends",
 ]

@@ -139,10 +139,10 @@ class ScaleInvariantTransform:
         return self.beta * self.tau * math.log(ratio_above_one(ratio))
 
 
-def scale_invariant_gain_and_bias(distance: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
+def scale_invariant_gain_and_bias(distance: Tensor, tau: float | Tensor) -> tuple[Tensor, Tensor]:
     """`a_t = sqrt(1 + 2 log1p(t/tau))` and `m_t = -2 log1p(t/tau)`, differentiable in `tau`.
 
-    The arithmetic runs in the wider dtype of the two.
+    The arithmetic runs in the dtype of `distance`, or in the wider one of the two tensors.
 
     >>> gain, bias = scale_invariant_gain_and_bias(torch.tensor([0.0, 10.0]), torch.tensor(10.0))
     >>> gain.tolist(), bias.tolist()

@@ -1,0 +1,37 @@
+"""Position schemes: RoPE, its relatives and rivals, each a filling of the same three slots.
+
+>>> from scale_invariant_attention import schemes
+>>> schemes.get("logn-rope", train_length=4096)
+Scheme(rotary=RoPE(base=10000.0), query_scale=LogN(train_length=4096, counts='query'),
+    distance=Unchanged())
+"""
+
+from .distance import ALiBi, Distance, ScaleInvariant, Unchanged, alibi_slopes
+from .named import get, names, options
+from .places import Places
+from .query_scale import LogN, QueryScale, YaRNTemperature
+from .rotary import NTK, ProportionalRoPE, RoPE, Rotary, TruncatedRoPE, YaRN, rotation
+from .scheme import Scheme
+
+__all__ = [
+    "NTK",
+    "ALiBi",
+    "Distance",
+    "LogN",
+    "Places",
+    "ProportionalRoPE",
+    "QueryScale",
+    "RoPE",
+    "Rotary",
+    "ScaleInvariant",
+    "Scheme",
+    "TruncatedRoPE",
+    "Unchanged",
+    "YaRN",
+    "YaRNTemperature",
+    "alibi_slopes",
+    "get",
+    "names",
+    "options",
+    "rotation",
+]

@@ -1,0 +1,121 @@
+"""The third slot of a scheme: a gain and a bias for the logit at every distance."""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ..theory.arguments import positive_number
+from ..theory.transform import scale_invariant_gain_and_bias
+
+
+class Distance(Protocol):
+    """A gain and a bias by distance, and the parameters they take in each layer."""
+
+    def build(self, heads: int) -> nn.Module:
+        """The module of one layer: from distances ``[length]``, float64, to the two tables.
+
+        Each table is float64, ``[length]`` or ``[heads, length]``.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """Gain 1 and bias 0: the logits of ordinary attention."""
+
+    def build(self, heads: int) -> nn.Module:
+        """Without parameters."""
+        return UnchangedTables()
+
+
+class UnchangedTables(nn.Module):
+    """Ones and zeros."""
+
+    def forward(self, distance: Tensor) -> tuple[Tensor, Tensor]:
+        """Tables ``[length]``."""
+        return torch.ones_like(distance), torch.zeros_like(distance)
+
+
+@dataclass(frozen=True)
+class ALiBi:
+    """Gain 1 and bias ``-slope * t``, with a fixed slope for each head."""
+
+    def build(self, heads: int) -> nn.Module:
+        """Without parameters."""
+        return ALiBiTables(heads)
+
+
+class ALiBiTables(nn.Module):
+    """``-slope * t``."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.slopes = alibi_slopes(heads)
+
+    def forward(self, distance: Tensor) -> tuple[Tensor, Tensor]:
+        """A gain ``[length]`` and a bias ``[heads, length]``."""
+        slopes = torch.tensor(self.slopes, dtype=distance.dtype, device=distance.device)
+        return torch.ones_like(distance), 0 - slopes.unsqueeze(-1) * distance
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """ALiBi's published slopes: geometric from ``2^(-8/heads)`` when `heads` is a power of two.
+
+    For other numbers, those of the next lower power of two, then every other one of twice as many.
+
+    >>> alibi_slopes(6)
+    [0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125]
+    """
+    power = 2 ** int(math.log2(heads))
+    slopes = [2.0 ** (-8 * (head + 1) / power) for head in range(power)]
+    between = [2.0 ** (-8 * (head + 1) / (2 * power)) for head in range(0, 2 * power, 2)]
+    return slopes + between[: heads - power]
+
+
+@dataclass(frozen=True)
+class ScaleInvariant:
+    """Gain ``sqrt(1 + 2 log1p(t/tau))`` and bias ``-2 log1p(t/tau)``.
+
+    With `learn_tau` every head of every layer learns its own tau, starting from `tau`.
+    """
+
+    tau: float = 10.0
+    learn_tau: bool = False
+
+    def __post_init__(self) -> None:
+        positive_number("tau", self.tau)
+        if not isinstance(self.learn_tau, bool):
+            raise TypeError(f"learn_tau must be True or False, got {self.learn_tau!r}")
+
+    def build(self, heads: int) -> nn.Module:
+        """A layer's logarithms of tau, ``[heads]``, if they are learned."""
+        return (
+            LearnedTauTables(heads, self.tau) if self.learn_tau else ScaleInvariantTables(self.tau)
+        )
+
+
+class ScaleInvariantTables(nn.Module):
+    """The transform with a fixed tau."""
+
+    def __init__(self, tau: float) -> None:
+        super().__init__()
+        self.tau = tau
+
+    def forward(self, distance: Tensor) -> tuple[Tensor, Tensor]:
+        """Tables ``[length]``."""
+        return scale_invariant_gain_and_bias(distance, self.tau)
+
+
+class LearnedTauTables(nn.Module):
+    """The transform with a tau for each head, learned as its logarithm, so that it stays positive."""
+
+    def __init__(self, heads: int, tau: float) -> None:
+        super().__init__()
+        self.log_tau = nn.Parameter(torch.full((heads,), math.log(tau)))
+
+    def forward(self, distance: Tensor) -> tuple[Tensor, Tensor]:
+        """Tables ``[heads, length]``."""
+        return scale_invariant_gain_and_bias(distance, self.log_tau.double().exp().unsqueeze(-1))

@@ -1,0 +1,124 @@
+"""The second slot of a scheme: a factor for the logits of each query."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from .places import Places
+from .train_length import known_train_length, optional_train_length
+
+COUNTS = ("query", "context")
+
+
+class QueryScale(Protocol):
+    """A factor per query, and the parameters it takes in each layer."""
+
+    @property
+    def depends_on_context(self) -> bool:
+        """Whether the factor is another for another context length."""
+        ...
+
+    def build(self, heads: int) -> nn.Module:
+        """The module of one layer: from `Places` to factors, float64, for ``[B, heads, L]`` queries.
+
+        They are ``[heads or 1, L or 1]`` or ``[B, heads or 1, L or 1]``.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class LogN:
+    """Scalable softmax: logits times ``s log(N)``, with `s` learned per layer and head.
+
+    With ``counts="query"`` N is what a query sees of its document, ``i + 1``; with ``counts="context"``
+    it is the context length, the same for all queries. `s` starts where the mean factor over the
+    trained length is 1.
+    """
+
+    train_length: int | None = None
+    counts: str = "query"
+
+    def __post_init__(self) -> None:
+        optional_train_length(self.train_length)
+        if self.counts not in COUNTS:
+            raise ValueError(f"counts must be one of {', '.join(COUNTS)}; got {self.counts!r}")
+
+    @property
+    def depends_on_context(self) -> bool:
+        """Only if it is the context that counts."""
+        return self.counts == "context"
+
+    @property
+    def start(self) -> float:
+        """The neutral `s`: one over the mean of ``log(N)`` over the queries of a trained length.
+
+        >>> LogN(train_length=4096).start, LogN(train_length=4096, counts="context").start
+        (0.1366..., 0.1202...)
+        """
+        length = known_train_length(self.train_length)
+        if length == 1:
+            raise ValueError("train_length must be above 1 for LogN, whose factor log(1) is 0")
+        mean = math.lgamma(length + 1) / length if self.counts == "query" else math.log(length)
+        return 1 / mean
+
+    def build(self, heads: int) -> nn.Module:
+        """A layer's scales, ``[heads]``."""
+        return LogNScale(heads, self.start, self.counts)
+
+
+class LogNScale(nn.Module):
+    """``s log(N)``, with one `s` a head."""
+
+    def __init__(self, heads: int, start: float, counts: str) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((heads,), start))
+        self.counts = counts
+
+    def forward(self, places: Places) -> Tensor:
+        """Factors ``[heads, 1 or L]`` or ``[B, heads, 1 or L]``."""
+        by_query = self.counts == "query"
+        counts = places.positions.clamp(min=0) + 1 if by_query else context_lengths(places)
+        return self.scale.double().unsqueeze(-1) * counts.double().log().unsqueeze(-2)
+
+
+@dataclass(frozen=True)
+class YaRNTemperature:
+    """YaRN's factor for contexts beyond the trained length, ``(0.1 ln(stretch) + 1)^2``.
+
+    The square, because YaRN scales queries and keys by the root each.
+    """
+
+    train_length: int | None = None
+    depends_on_context: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        optional_train_length(self.train_length)
+
+    def build(self, heads: int) -> nn.Module:
+        """Without parameters."""
+        return YaRNFactor(known_train_length(self.train_length))
+
+
+class YaRNFactor(nn.Module):
+    """``(0.1 ln(stretch) + 1)^2``, the same for all heads."""
+
+    def __init__(self, train_length: int) -> None:
+        super().__init__()
+        self.train_length = train_length
+
+    def forward(self, places: Places) -> Tensor:
+        """A factor ``[1, 1]``, or ``[B, 1, 1 or L]``."""
+        stretch = (context_lengths(places).double() / self.train_length).clamp(min=1)
+        return (0.1 * stretch.log() + 1).square().unsqueeze(-2)
+
+
+def context_lengths(places: Places) -> Tensor:
+    """The context lengths as a tensor, ``[1]`` where there is one for all."""
+    length = places.context_length
+    if isinstance(length, Tensor):
+        return length
+    # A product, because of torch.tensor a compiler would make a graph for every length.
+    return torch.ones(1, dtype=torch.long, device=places.positions.device) * length
