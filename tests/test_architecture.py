@@ -11,14 +11,19 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "scale_invariant_attention"
 
 # What each folder may import of the others.
+LIBRARY = {"theory", "files", "attention", "schemes", "model", "data", "training", "evaluation"}
 ALLOWED = {
     "theory": set(),
+    "files": set(),
     "attention": {"theory"},
     "schemes": {"theory"},
-    "model": {"theory", "attention", "schemes"},
+    "model": {"theory", "files", "attention", "schemes"},
+    "data": {"files"},
+    "evaluation": {"theory", "data"},
+    "training": LIBRARY - {"training"},
     "benchmark": {"theory", "attention", "schemes", "model"},
-    "experiments": {"theory", "attention", "schemes", "model"},
-    "cli": {"theory", "attention", "schemes", "model", "benchmark", "experiments"},
+    "experiments": LIBRARY,
+    "cli": LIBRARY | {"benchmark", "experiments"},
 }
 
 

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from ..theory.arguments import positive_number
+from ..theory.arguments import integer, positive_number
 from ..theory.transform import scale_invariant_gain_and_bias
 
 
@@ -69,7 +69,8 @@ def alibi_slopes(heads: int) -> list[float]:
     >>> alibi_slopes(6)
     [0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125]
     """
-    power = 2 ** int(math.log2(heads))
+    heads = integer("heads", heads, at_least=1)
+    power = 2 ** (heads.bit_length() - 1)
     slopes = [2.0 ** (-8 * (head + 1) / power) for head in range(power)]
     between = [2.0 ** (-8 * (head + 1) / (2 * power)) for head in range(0, 2 * power, 2)]
     return slopes + between[: heads - power]

@@ -1,7 +1,8 @@
 """Which frequencies rotate queries and keys: the tables of RoPE and its relatives, in float64.
 
 A head of `head_dim` dimensions has ``head_dim / 2`` pairs; pair `k` of a token at position `i` is turned
-by the angle ``i * frequency[k]``. Every function gives frequencies ``[..., head_dim / 2]``, highest first.
+by the angle ``i * frequency[k]``. Every function gives frequencies ``[..., head_dim / 2]``, highest
+first, and refuses an odd `head_dim`.
 """
 
 import math
@@ -16,7 +17,7 @@ def rope_frequencies(head_dim: int, base: float | Tensor = 10_000.0) -> Tensor:
     >>> rope_frequencies(8, base=16.0).tolist()
     [1.0, 0.5, 0.25, 0.125]
     """
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
+    exponents = 2 * torch.arange(_pairs(head_dim), dtype=torch.float64) / head_dim
     if not isinstance(base, Tensor):
         return base**-exponents
     return base.unsqueeze(-1) ** -exponents.to(base.device)
@@ -25,24 +26,39 @@ def rope_frequencies(head_dim: int, base: float | Tensor = 10_000.0) -> Tensor:
 def truncated_frequencies(head_dim: int, base: float = 1024.0) -> Tensor:
     """p-RoPE as the paper has it: half of the pairs turn, at frequencies from 1 down to ``1 / base``.
 
-    With ``n = head_dim / 4`` pairs that turn these are ``base ^ (-k / (n - 1))``; the others stand
-    still.
+    With ``n = head_dim // 4`` pairs that turn these are ``base ^ (-k / (n - 1))``; the others stand
+    still. A head of two dimensions has no half of its pairs, and is refused.
 
     >>> truncated_frequencies(16, base=8.0)
     tensor([1.0000, 0.5000, 0.2500, 0.1250, 0.0000, 0.0000, 0.0000, 0.0000],
            dtype=torch.float64)
     """
-    turning = base ** -torch.linspace(0, 1, head_dim // 4, dtype=torch.float64)
-    return _with_still_pairs(turning, head_dim)
+    turning = _pairs(head_dim) // 2
+    if turning == 0:
+        raise ValueError(
+            "head_dim must be at least 4 for p-RoPE, which turns half of the pairs, got 2; "
+            "take another scheme, or fraction=1.0 for RoPE"
+        )
+    exponents = torch.linspace(0, 1, turning, dtype=torch.float64)
+    return _with_still_pairs(base**-exponents, head_dim)
 
 
 def proportional_frequencies(head_dim: int, fraction: float, base: float = 10_000.0) -> Tensor:
     """p-RoPE in its general form: the highest `fraction` of RoPE's frequencies; the others are 0.
 
+    The number of pairs that turn is rounded down. A fraction of 0 is NoPE; another that rounds to no
+    pair is refused.
+
     >>> proportional_frequencies(8, fraction=0.5, base=16.0).tolist()
     [1.0, 0.5, 0.0, 0.0]
     """
+    pairs = _pairs(head_dim)
     turning = int(fraction * head_dim // 2)
+    if turning == 0 and fraction > 0:
+        raise ValueError(
+            f"fraction must be large enough to turn one of {pairs} pairs (head_dim={head_dim}), "
+            f"got {fraction}; pass a larger one, or 0 for no rotation"
+        )
     return _with_still_pairs(rope_frequencies(head_dim, base)[:turning], head_dim)
 
 
@@ -54,7 +70,7 @@ def ntk_frequencies(head_dim: int, stretch: float | Tensor, base: float = 10_000
     >>> ntk_frequencies(4, stretch=3.0, base=100.0).tolist()
     [1.0, 0.0333...]
     """
-    if head_dim == 2:
+    if _pairs(head_dim) == 1:
         # The only frequency is the highest.
         return rope_frequencies(head_dim, stretch * 0 + base)
     return rope_frequencies(head_dim, base * stretch ** (head_dim / (head_dim - 2)))
@@ -83,15 +99,25 @@ def yarn_frequencies(
 
     first = max(math.floor(pair_with(fast_rotations)), 0)
     last = min(math.ceil(pair_with(slow_rotations)), head_dim - 1)
-    pairs = torch.arange(head_dim // 2, dtype=torch.float64)
+    pairs = torch.arange(_pairs(head_dim), dtype=torch.float64)
     # Where both ends meet the ramp is a step.
-    divided = ((pairs - first) / max(last - first, 0.001)).clamp(0, 1)
+    divided = ((pairs - first) / max(last - first, 1)).clamp(0, 1)
     if isinstance(stretch, Tensor):
         stretch = stretch.unsqueeze(-1)
         frequencies, divided = frequencies.to(stretch.device), divided.to(stretch.device)
     return frequencies * (divided / stretch + (1 - divided))
 
 
+def _pairs(head_dim: int) -> int:
+    """How many pairs a head has, refused if one dimension would be left over."""
+    if head_dim < 2 or head_dim % 2:
+        raise ValueError(
+            f"head_dim must be even and at least 2, got {head_dim}: rotations turn pairs of "
+            "dimensions; take an even one, or a scheme without rotation"
+        )
+    return head_dim // 2
+
+
 def _with_still_pairs(turning: Tensor, head_dim: int) -> Tensor:
-    still = head_dim // 2 - turning.shape[0]
+    still = _pairs(head_dim) - turning.shape[0]
     return torch.cat([turning, turning.new_zeros(still)])

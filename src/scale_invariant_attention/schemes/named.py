@@ -2,9 +2,9 @@
 
 import inspect
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any
 
+from ..theory.arguments import did_you_mean
 from .distance import ALiBi, ScaleInvariant
 from .query_scale import LogN, YaRNTemperature
 from .rotary import NTK, ProportionalRoPE, RoPE, Rotary, TruncatedRoPE, YaRN
@@ -42,23 +42,18 @@ def get(name: str, **options: Any) -> Scheme:
         if option not in known:
             raise TypeError(
                 f"scheme {name!r} has no option {option!r}"
-                f"{_did_you_mean(option, known)}; its options are: {', '.join(known) or 'none'}"
+                f"{did_you_mean(option, known)}; its options are: {', '.join(known) or 'none'}"
             )
     return make(**options)
 
 
 def _scheme(name: str) -> Callable[..., Scheme]:
-    if name not in SCHEMES:
+    if not isinstance(name, str) or name not in SCHEMES:
         raise ValueError(
-            f"there is no scheme {name!r}{_did_you_mean(name, SCHEMES)}; "
+            f"there is no scheme {name!r}{did_you_mean(name, SCHEMES)}; "
             f"the schemes are: {', '.join(SCHEMES)}"
         )
     return SCHEMES[name]
-
-
-def _did_you_mean(given: object, known: Any) -> str:
-    close = get_close_matches(str(given), list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _rope(base: float = 10_000.0) -> Scheme:

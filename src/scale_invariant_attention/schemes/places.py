@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -15,3 +16,16 @@ class Places:
 
     positions: Tensor  # integers [L] or [B, L], from 0 at the start of each document
     context_length: int | Tensor  # one for all, or integers [B, 1] or [B, L]
+
+    def __post_init__(self) -> None:
+        """A length per row without its second dimension would be taken for one per token."""
+        _check("positions", self.positions, (1, 2), "[L] or [B, L]")
+        if isinstance(self.context_length, Tensor):
+            _check("context_length", self.context_length, (2,), "[B, 1] or [B, L]")
+
+
+def _check(name: str, given: Tensor, dims: tuple[int, ...], shapes: str) -> None:
+    if given.ndim not in dims or given.dtype.is_floating_point or given.dtype == torch.bool:
+        raise ValueError(
+            f"{name} must be integers {shapes}, got {given.dtype} of shape {tuple(given.shape)}"
+        )

@@ -80,7 +80,7 @@ class LogNScale(nn.Module):
     def forward(self, places: Places) -> Tensor:
         """Factors ``[heads, 1 or L]`` or ``[B, heads, 1 or L]``."""
         by_query = self.counts == "query"
-        counts = places.positions.clamp(min=0) + 1 if by_query else context_lengths(places)
+        counts = places.positions.clamp(min=0) + 1 if by_query else context_length_tensor(places)
         return self.scale.double().unsqueeze(-1) * counts.double().log().unsqueeze(-2)
 
 
@@ -111,14 +111,13 @@ class YaRNFactor(nn.Module):
 
     def forward(self, places: Places) -> Tensor:
         """A factor ``[1, 1]``, or ``[B, 1, 1 or L]``."""
-        stretch = (context_lengths(places).double() / self.train_length).clamp(min=1)
+        stretch = (context_length_tensor(places).double() / self.train_length).clamp(min=1)
         return (0.1 * stretch.log() + 1).square().unsqueeze(-2)
 
 
-def context_lengths(places: Places) -> Tensor:
+def context_length_tensor(places: Places) -> Tensor:
     """The context lengths as a tensor, ``[1]`` where there is one for all."""
     length = places.context_length
     if isinstance(length, Tensor):
         return length
-    # A product, because of torch.tensor a compiler would make a graph for every length.
-    return torch.ones(1, dtype=torch.long, device=places.positions.device) * length
+    return torch.full((1,), length, dtype=torch.long, device=places.positions.device)

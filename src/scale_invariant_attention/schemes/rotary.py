@@ -142,7 +142,8 @@ def rotation(rotary: Rotary, places: Places, head_dim: int, dtype: torch.dtype) 
     """The function that rotates queries or keys ``[B, H, L, head_dim]`` that stand at `places`.
 
     Dimension `k` is paired with ``k + head_dim / 2``, as in Hugging Face's models. Angles are computed
-    in float64, so that they are exact at any position; the rotation itself runs in `dtype`.
+    in float64, so that cosines and sines are right to the precision of float32 at positions up to a
+    hundred million; the rotation itself runs in `dtype`.
 
     >>> places = Places(torch.tensor([0, 1]), context_length=2)
     >>> rotate = rotation(RoPE(), places, head_dim=2, dtype=torch.float32)

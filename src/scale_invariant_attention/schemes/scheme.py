@@ -28,11 +28,30 @@ class Scheme:
     distance: Distance = field(default_factory=Unchanged)
 
     def __post_init__(self) -> None:
+        if self.rotary is not None:
+            _check_slot("rotary", self.rotary, ("frequencies", "depends_on_context"), "RoPE()")
+        if self.query_scale is not None:
+            _check_slot("query_scale", self.query_scale, ("build", "depends_on_context"), "LogN()")
+        _check_slot("distance", self.distance, ("build",), "ScaleInvariant()")
         if isinstance(self.query_scale, LogN) and isinstance(self.distance, ScaleInvariant):
             raise ValueError(
                 "query_scale=LogN and distance=ScaleInvariant are two temperatures for one softmax: "
                 "the transform's gain already grows with distance; choose one of them"
             )
+        if len(self._train_lengths) > 1:
+            raise ValueError(
+                f"rotary and query_scale must have one train_length, got {sorted(self._train_lengths)}"
+            )
+
+    @property
+    def train_length(self) -> int | None:
+        """The trained length that the slots were told; None if they were not, or have no use for it."""
+        return next(iter(self._train_lengths), None)
+
+    @property
+    def _train_lengths(self) -> set[int]:
+        told = (getattr(slot, "train_length", None) for slot in (self.rotary, self.query_scale))
+        return {length for length in told if length is not None}
 
     @property
     def depends_on_context(self) -> bool:
@@ -44,3 +63,11 @@ class Scheme:
         """
         slots = (self.rotary, self.query_scale)
         return any(slot is not None and slot.depends_on_context for slot in slots)
+
+
+def _check_slot(name: str, given: object, attributes: tuple[str, ...], example: str) -> None:
+    if isinstance(given, type) or not all(hasattr(given, each) for each in attributes):
+        raise TypeError(
+            f"{name} must be an object with {' and '.join(attributes)}, such as {example}, "
+            f"got {given!r}"
+        )

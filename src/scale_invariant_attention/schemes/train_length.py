@@ -1,4 +1,4 @@
-"""The length a model was trained at, from which on some schemes change."""
+"""The length a model was trained at, from which on some schemes change, and at which LogN starts."""
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ def known_train_length(train_length: int | None) -> int:
     """The trained length, which a scheme that uses it must have been told."""
     if train_length is None:
         raise ValueError(
-            "train_length is not set, and this scheme changes beyond the trained length: "
+            "train_length is not set, and this scheme depends on the trained length: "
             "pass train_length=..., the context length the model is or was trained at"
         )
     return train_length

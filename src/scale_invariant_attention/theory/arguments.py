@@ -2,6 +2,8 @@
 
 import math
 import operator
+from collections.abc import Iterable
+from difflib import get_close_matches
 from numbers import Real
 
 
@@ -66,6 +68,16 @@ def integer(name: str, value: object, at_least: int | None = None) -> int:
             f"{name} must satisfy {name} >= {at_least}, got {number}; pass a larger one"
         )
     return number
+
+
+def did_you_mean(given: object, known: Iterable[str]) -> str:
+    """What an error about an unknown name adds: the nearest known one, if one is near.
+
+    >>> did_you_mean("head", ["heads", "layers"]), did_you_mean("colour", ["heads", "layers"])
+    (" (did you mean 'heads'?)", '')
+    """
+    close = get_close_matches(str(given).lower(), list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def distance_range(start: object, stop: object) -> tuple[int, int]:

@@ -1,0 +1,168 @@
+"""The names: what each fills its slots with, its options, and help with wrong ones."""
+
+import pytest
+import torch
+
+from scale_invariant_attention import schemes
+from scale_invariant_attention.schemes import (
+    NTK,
+    ALiBi,
+    LogN,
+    Places,
+    ProportionalRoPE,
+    RoPE,
+    ScaleInvariant,
+    Scheme,
+    TruncatedRoPE,
+    YaRN,
+    YaRNTemperature,
+    rotation,
+)
+
+P_ROPE, ROPE, TRANSFORM = TruncatedRoPE(1024.0), RoPE(10_000.0), ScaleInvariant(tau=10.0)
+
+# The paper's rows, and what may be said about each.
+EXPECTED = {
+    "rope": (Scheme(ROPE), {"base"}),
+    "p-rope": (Scheme(P_ROPE), {"base", "fraction"}),
+    "nope": (Scheme(), set()),
+    "rope-ntk": (Scheme(NTK(64, 10_000.0)), {"base", "train_length"}),
+    "yarn": (
+        Scheme(YaRN(64, 10_000.0, 32.0, 1.0), YaRNTemperature(64)),
+        {"base", "train_length", "fast_rotations", "slow_rotations"},
+    ),
+    "logn-rope": (Scheme(ROPE, LogN(64, "query")), {"base", "train_length", "counts"}),
+    "logn-p-rope": (
+        Scheme(P_ROPE, LogN(64, "query")),
+        {"base", "fraction", "train_length", "counts"},
+    ),
+    "logn-ntk": (
+        Scheme(NTK(64, 10_000.0), LogN(64, "query")),
+        {"base", "train_length", "counts"},
+    ),
+    "alibi": (Scheme(distance=ALiBi()), set()),
+    "scale-invariant-p-rope": (
+        Scheme(P_ROPE, distance=TRANSFORM),
+        {"base", "fraction", "tau", "learn_tau"},
+    ),
+    "scale-invariant-rope": (Scheme(ROPE, distance=TRANSFORM), {"base", "tau", "learn_tau"}),
+    "scale-invariant-nope": (Scheme(distance=TRANSFORM), {"tau", "learn_tau"}),
+}
+
+# A value for every option that is not its default.
+OTHERS = {
+    "base": 77.0,
+    "fraction": 0.25,
+    "train_length": 99,
+    "counts": "context",
+    "fast_rotations": 16.0,
+    "slow_rotations": 2.0,
+    "tau": 3.0,
+    "learn_tau": True,
+}
+
+
+def get(name, **options):
+    """A scheme with a trained length, if it has one."""
+    if "train_length" in schemes.options(name):
+        options = {"train_length": 64, **options}
+    return schemes.get(name, **options)
+
+
+def test_the_names():
+    assert list(schemes.names()) == list(EXPECTED)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_name_fills_the_slots_as_the_paper_does(name):
+    scheme, options = EXPECTED[name]
+    assert get(name) == scheme
+    assert set(schemes.options(name)) == options
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [(name, option) for name in schemes.names() for option in schemes.options(name)],
+)
+def test_every_option_reaches_a_slot_that_has_it(name, option):
+    scheme = get(name, **{option: OTHERS[option]})
+    assert scheme != get(name)
+    holders = [
+        slot
+        for slot in (scheme.rotary, scheme.query_scale, scheme.distance)
+        if hasattr(slot, option)
+    ]
+    assert holders
+    assert all(getattr(slot, option) == OTHERS[option] for slot in holders)
+
+
+@pytest.mark.parametrize("name", ["p-rope", "logn-p-rope", "scale-invariant-p-rope"])
+def test_a_fraction_chooses_the_general_form_of_p_rope(name):
+    assert get(name, fraction=0.25).rotary == ProportionalRoPE(0.25, base=10_000.0)
+    assert get(name, fraction=0.25, base=500.0).rotary == ProportionalRoPE(0.25, base=500.0)
+    assert get(name, base=500.0).rotary == TruncatedRoPE(base=500.0)
+
+
+@pytest.mark.parametrize("name", schemes.names())
+@pytest.mark.parametrize("head_dim", [4, 6, 64, 100])
+@pytest.mark.parametrize("context_length", [16, 64, 1000])
+def test_every_scheme_works_with_every_shape(name, head_dim, context_length):
+    scheme, heads = get(name), 3
+    places = Places(torch.arange(16), context_length)
+    if scheme.rotary is not None:
+        query = torch.randn(2, heads, 16, head_dim)
+        turned = rotation(scheme.rotary, places, head_dim, torch.float32)(query)
+        torch.testing.assert_close(turned.norm(dim=-1), query.norm(dim=-1))
+    if scheme.query_scale is not None:
+        factors = scheme.query_scale.build(heads)(places)
+        assert factors.dtype == torch.float64
+        assert torch.broadcast_shapes(factors.shape, (2, heads, 16)) == (2, heads, 16)
+    gain, bias = scheme.distance.build(heads)(torch.arange(16, dtype=torch.float64))
+    for table in (gain, bias):
+        assert table.shape in ((16,), (heads, 16))
+        assert table.dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("wrong", "nearest"),
+    [
+        ("RoPE", "rope"),
+        ("NoPE", "nope"),
+        ("prope", "p-rope"),
+        ("ALiBi", "alibi"),
+        ("YARN", "yarn"),
+        ("scale_invariant_p_rope", "scale-invariant-p-rope"),
+        ("Scale-Invariant-P-RoPE", "scale-invariant-p-rope"),
+        ("logn_ntk", "logn-ntk"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_nearest(wrong, nearest):
+    message = f"there is no scheme '{wrong}' .did you mean '{nearest}'.*the schemes are: rope, "
+    for use in (schemes.get, schemes.options):
+        with pytest.raises(ValueError, match=message):
+            use(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["", "transformer", None, 3, ["rope"], RoPE()])
+def test_a_name_unlike_all_is_refused_with_the_list(wrong):
+    with pytest.raises(ValueError, match=r"there is no scheme .*; the schemes are: rope, p-rope"):
+        schemes.get(wrong)
+
+
+def test_an_unknown_option_is_refused_with_the_nearest():
+    message = r"'scale-invariant-rope' has no option 'taus' \(did you mean 'tau'\?\); its options"
+    with pytest.raises(TypeError, match=message):
+        schemes.get("scale-invariant-rope", taus=1.0)
+    with pytest.raises(TypeError, match="'alibi' has no option 'slopes'; its options are: none"):
+        schemes.get("alibi", slopes=[1.0])
+    with pytest.raises(TypeError, match="'rope' has no option 'train_length'"):
+        schemes.get("rope", train_length=64)
+
+
+@pytest.mark.parametrize("name", schemes.names())
+def test_bad_values_are_refused_at_once(name):
+    for option in schemes.options(name):
+        # Words count in no option, and no option takes NaN.
+        for wrong in ("much", float("nan")):
+            with pytest.raises((TypeError, ValueError), match=f"{option} must"):
+                get(name, **{option: wrong})

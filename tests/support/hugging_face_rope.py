@@ -1,0 +1,18 @@
+"""Rotary frequencies as transformers computes them, to compare ours with."""
+
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+
+def hugging_face_frequencies(
+    rope_type, head_dim, *, base=10_000.0, train_length=4096, context_length=None, **parameters
+):
+    """Frequencies ``[head_dim / 2]``, float32, and the factor for queries and for keys."""
+    config = LlamaConfig(
+        hidden_size=2 * head_dim,
+        num_attention_heads=2,
+        head_dim=head_dim,
+        max_position_embeddings=train_length,
+        rope_parameters={"rope_type": rope_type, "rope_theta": base, **parameters},
+    )
+    return ROPE_INIT_FUNCTIONS[rope_type](config, None, seq_len=context_length)
