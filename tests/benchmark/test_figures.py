@@ -5,7 +5,7 @@ import pytest
 from scale_invariant_attention.benchmark import grid
 from scale_invariant_attention.benchmark.figures import draw
 from scale_invariant_attention.benchmark.problem import Problem
-from scale_invariant_attention.benchmark.provenance import provenance
+from scale_invariant_attention.provenance import provenance
 
 
 @pytest.fixture

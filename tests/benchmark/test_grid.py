@@ -6,9 +6,9 @@ import pytest
 
 from scale_invariant_attention.benchmark import grid
 from scale_invariant_attention.benchmark.problem import Problem
-from scale_invariant_attention.benchmark.provenance import provenance
 from scale_invariant_attention.benchmark.records import write_records
 from scale_invariant_attention.benchmark.rivals import rival_named
+from scale_invariant_attention.provenance import provenance
 
 
 def test_the_whole_grid_is_cheapest_first():

@@ -7,9 +7,9 @@ import pytest
 
 from scale_invariant_attention.benchmark import grid
 from scale_invariant_attention.benchmark.problem import Problem
-from scale_invariant_attention.benchmark.provenance import provenance
 from scale_invariant_attention.benchmark.records import Ratio, Timing, read_records
 from scale_invariant_attention.benchmark.report import page
+from scale_invariant_attention.provenance import provenance
 
 ROOT = Path(__file__).parents[2]
 

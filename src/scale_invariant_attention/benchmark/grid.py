@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..provenance import CHANGED, IDENTITY
 from .bounds import Bounds
 from .peak_memory import peak_memory
 from .problem import DECODE, PASSES, Problem
-from .provenance import CHANGED, IDENTITY
 from .records import Timing, read_records
 from .rivals import BASELINE, Rival
 from .timing import Spread, interleaved, seconds_of

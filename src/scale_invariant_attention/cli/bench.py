@@ -12,9 +12,9 @@ from ..benchmark import comparisons, grid, report
 from ..benchmark.bounds import Bounds
 from ..benchmark.correctness import fault
 from ..benchmark.figures import draw
-from ..benchmark.provenance import provenance
 from ..benchmark.records import Ratio, Record, Timing, read_records, write_records
 from ..benchmark.rivals import BASELINE, Rival, contenders, rival_named
+from ..provenance import provenance
 from .page import Page
 
 OUTPUT = Path("benchmark-output")

@@ -4,11 +4,10 @@ import os
 import platform
 import subprocess
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
-
-from .. import __version__
 
 # What has to be the same for figures to stand in one table.
 IDENTITY = ("commit", "version", "torch", "python", "cpu", "threads")
@@ -25,7 +24,7 @@ def provenance() -> dict[str, str]:
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _commit(),
-        "version": __version__,
+        "version": version("scale-invariant-attention"),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "cpu": _cpu(),

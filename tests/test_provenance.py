@@ -1,7 +1,7 @@
 import pytest
 
-from scale_invariant_attention.benchmark import provenance as module
-from scale_invariant_attention.benchmark.provenance import IDENTITY, provenance
+from scale_invariant_attention import provenance as module
+from scale_invariant_attention.provenance import IDENTITY, provenance
 
 
 def git(answers):

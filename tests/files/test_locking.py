@@ -1,0 +1,78 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+from scale_invariant_attention.files import FolderInUseError, locked
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="folders have no locks there")
+
+
+def test_one_at_a_time_may_change_a_folder(tmp_path):
+    with locked(tmp_path):
+        for exclusive in (True, False):
+            with (
+                pytest.raises(FolderInUseError, match=str(tmp_path)),
+                locked(tmp_path, exclusive=exclusive, wait=False),
+            ):
+                pass
+    with locked(tmp_path, wait=False):
+        pass
+
+
+def test_many_may_read_but_none_change_meanwhile(tmp_path):
+    with (
+        locked(tmp_path, exclusive=False),
+        locked(tmp_path, exclusive=False, wait=False),
+        pytest.raises(FolderInUseError),
+        locked(tmp_path, wait=False),
+    ):
+        pass
+
+
+HOLDS_IT = """
+import signal, sys
+from pathlib import Path
+from scale_invariant_attention.files import locked
+
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    signal.pause()
+"""
+
+
+def test_a_killed_process_holds_no_lock(tmp_path):
+    command = [sys.executable, "-c", HOLDS_IT, tmp_path]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(FolderInUseError), locked(tmp_path, wait=False):
+            pass
+        other.kill()
+        other.wait()
+    with locked(tmp_path, wait=False):
+        pass
+
+
+def test_a_copy_of_the_descriptor_holds_no_lock(tmp_path, monkeypatch):
+    opened, copies = os.open, []
+
+    def copying(*arguments):
+        descriptor = opened(*arguments)
+        copies.append(os.dup(descriptor))
+        return descriptor
+
+    with monkeypatch.context() as patches:
+        patches.setattr(os, "open", copying)
+        with locked(tmp_path):
+            pass
+    with locked(tmp_path, wait=False):
+        pass
+    os.close(copies[0])
+
+
+def test_an_error_inside_is_no_error_of_the_lock(tmp_path):
+    with pytest.raises(BlockingIOError), locked(tmp_path, wait=False):
+        raise BlockingIOError(11, "inside")
+    with locked(tmp_path, wait=False):
+        pass
