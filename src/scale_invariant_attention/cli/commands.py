@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import bench
+from . import bench, data
 from .demo import demo
 from .doctor import doctor
 
@@ -17,6 +17,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(bench.app, name="bench")
+app.add_typer(data.app, name="data")
 app.command()(demo)
 app.command()(doctor)
 

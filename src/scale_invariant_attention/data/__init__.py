@@ -1,0 +1,46 @@
+"""Corpora, token shards and batches: what models are trained and evaluated on.
+
+>>> from scale_invariant_attention.data import Windows, standard_library
+>>> batches = Windows(standard_library("train"), length=256, batch_size=16, order="shuffled")
+>>> tokens, targets = batches[1000]
+>>> tokens.shape
+torch.Size([16, 256])
+"""
+
+from .encoding import Encoding, get_encoding
+from .evaluation_sets import SameTokens, document_batches, document_spans, documents
+from .fetching import PUBLISHED, FetchError, fetch_shards
+from .hub_dataset import HubDataset
+from .making_shards import DocumentSource, make_shards
+from .shards import ShardError, check_shard, find_shards, open_shards, read_shard, write_shard
+from .standard_library import standard_library
+from .text_files import TextFiles, text_files
+from .tokens import TokenSource, TokenStream
+from .windows import Windows
+
+__all__ = [
+    "PUBLISHED",
+    "DocumentSource",
+    "Encoding",
+    "FetchError",
+    "HubDataset",
+    "SameTokens",
+    "ShardError",
+    "TextFiles",
+    "TokenSource",
+    "TokenStream",
+    "Windows",
+    "check_shard",
+    "document_batches",
+    "document_spans",
+    "documents",
+    "fetch_shards",
+    "find_shards",
+    "get_encoding",
+    "make_shards",
+    "open_shards",
+    "read_shard",
+    "standard_library",
+    "text_files",
+    "write_shard",
+]

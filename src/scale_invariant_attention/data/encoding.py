@@ -1,0 +1,181 @@
+"""From text to tokens: bytes as they are, a file of the tokenizers library, or tiktoken."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from .tokens import TokenArray
+
+_INSTALL = 'install it with: pip install "scale-invariant-attention[tokenizers]"'
+
+
+class Encoding(Protocol):
+    """How documents become tokens."""
+
+    @property
+    def name(self) -> str:
+        """Tells encodings apart: the same name, the same tokens."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens are 0 to `vocab_size - 1`."""
+        ...
+
+    @property
+    def document_start(self) -> int:
+        """The token before every document."""
+        ...
+
+    def encode(self, texts: Sequence[bytes]) -> list[TokenArray]:
+        """The tokens of each text, without `document_start`."""
+        ...
+
+
+class Bytes:
+    """Every byte is a token. Byte 0, which no text contains, starts a document.
+
+    >>> encode_documents(Bytes(), [("a.txt", "caf\u00e9".encode())])[0].tolist()
+    [0, 99, 97, 102, 195, 169]
+    """
+
+    name = "bytes"
+    vocab_size = 256
+    document_start = 0
+
+    def encode(self, texts: Sequence[bytes]) -> list[TokenArray]:
+        """The bytes of each text."""
+        return [np.frombuffer(text, np.uint8) for text in texts]
+
+
+class TokenizerFile:
+    """A tokenizer in the JSON of the tokenizers library, which holds all there is to it."""
+
+    def __init__(self, path: Path, document_start: str) -> None:
+        try:
+            from tokenizers import Tokenizer
+        except ModuleNotFoundError as missing:
+            raise ModuleNotFoundError(
+                f"{path} needs the tokenizers library; {_INSTALL}"
+            ) from missing
+        try:
+            content = path.read_bytes()
+            self._tokenizer: Any = Tokenizer.from_buffer(content)
+        except FileNotFoundError as missing:
+            raise FileNotFoundError(f"there is no tokenizer file {str(path)!r}") from missing
+        except Exception as problem:  # the library raises bare Exceptions
+            if isinstance(problem, OSError):
+                raise
+            raise ValueError(
+                f"{str(path)!r} is no JSON of the tokenizers library: {problem}"
+            ) from problem
+        # Words that look like special tokens are text: a document cannot forge a boundary.
+        self._tokenizer.encode_special_tokens = True
+        # A document stays whole and as long as it is.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        start = self._tokenizer.token_to_id(document_start)
+        if start is None:
+            raise ValueError(
+                f"document_start must be a token of {str(path)!r}, got {document_start!r}, which "
+                f"it lacks; name the one that it has for the end or the start of a text"
+            )
+        self.document_start = int(start)
+        self.name = f"{path.name} {hashlib.sha256(content).hexdigest()[:16]} {document_start}"
+        ids = self._tokenizer.get_vocab(with_added_tokens=True).values()
+        self.vocab_size = max(ids) + 1
+
+    def encode(self, texts: Sequence[bytes]) -> list[TokenArray]:
+        """The tokens of each text, which must be UTF-8."""
+        encoded = self._tokenizer.encode_batch(
+            [text.decode() for text in texts], add_special_tokens=False
+        )
+        return [_array(one.ids, self.vocab_size) for one in encoded]
+
+
+class Tiktoken:
+    """An encoding of the tiktoken library by its name, such as "gpt2"."""
+
+    def __init__(self, name: str) -> None:
+        try:
+            import tiktoken
+        except ModuleNotFoundError as missing:
+            raise ModuleNotFoundError(
+                f"the encoding {name!r} needs the tiktoken library; {_INSTALL}"
+            ) from missing
+        known = tiktoken.list_encoding_names()
+        if name not in known:
+            raise ValueError(
+                f"encoding must be 'bytes', a tokenizer file ending in .json or an encoding of "
+                f"tiktoken ({', '.join(known)}), got {name!r}"
+            )
+        try:
+            self._encoding: Any = tiktoken.get_encoding(name)
+        except OSError as problem:  # those of the requests library among them
+            raise ConnectionError(
+                f"tiktoken fetches the ranks of {name!r} from the network when first used, which "
+                f"failed. Without a network, set TIKTOKEN_CACHE_DIR to a folder where they have "
+                f"been fetched, or give a tokenizer file ending in .json. ({problem})"
+            ) from problem
+        self.name = f"tiktoken {name}"
+        self.vocab_size = int(self._encoding.n_vocab)
+        self.document_start = int(self._encoding.eot_token)
+
+    def encode(self, texts: Sequence[bytes]) -> list[TokenArray]:
+        """The tokens of each text, which must be UTF-8; words like special tokens are text."""
+        encoded = self._encoding.encode_ordinary_batch([text.decode() for text in texts])
+        return [_array(ids, self.vocab_size) for ids in encoded]
+
+
+def get_encoding(name: str = "bytes", *, document_start: str = "<|endoftext|>") -> Encoding:
+    """The encoding "bytes", that of a tokenizer file ending in .json, or one of tiktoken.
+
+    Args:
+        name: "bytes", a path, or a name such as "gpt2".
+        document_start: The token that a tokenizer file has for the start of a document.
+
+    >>> get_encoding("bytes").vocab_size
+    256
+    """
+    if name == "bytes":
+        return Bytes()
+    if name.endswith(".json"):
+        return TokenizerFile(Path(name), document_start)
+    return Tiktoken(name)
+
+
+def encode_documents(
+    encoding: Encoding, documents: Sequence[tuple[str, bytes]]
+) -> list[TokenArray]:
+    """The tokens of each document, given with its name, after the token that starts it."""
+    texts = [text for _, text in documents]
+    try:
+        encoded = encoding.encode(texts)
+    except UnicodeDecodeError as problem:
+        name = next(name for name, text in documents if text == problem.object)
+        raise ValueError(
+            f"{name} is not UTF-8: {problem.reason} at byte {problem.start}; convert it, leave it "
+            f"out, or take the encoding 'bytes'"
+        ) from problem
+    start = encoding.document_start
+    for (name, _), tokens in zip(documents, encoded, strict=True):
+        if (tokens == start).any():
+            raise ValueError(
+                f"{name} contains token {start}, which in the encoding {encoding.name!r} starts a "
+                f"document and may not stand inside one. In bytes that is a zero byte, and the "
+                f"file is no text: leave it out, for example by taking only some suffixes"
+            )
+    kind = smallest_dtype(encoding.vocab_size)
+    return [np.concatenate([[start], tokens]).astype(kind) for tokens in encoded]
+
+
+def smallest_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger[Any]]:
+    """The smallest of uint8, uint16 and uint32 that holds every token."""
+    return np.min_scalar_type(vocab_size - 1)
+
+
+def _array(ids: Sequence[int], vocab_size: int) -> TokenArray:
+    return np.array(ids, smallest_dtype(vocab_size))

@@ -1,0 +1,231 @@
+"""Fetches published token shards over HTTPS: what was broken off goes on, and only whole shards stay."""
+
+import http.client
+import re
+import ssl
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from .growing_file import partial_name, put_in_place
+from .shards import ShardError, read_shard
+
+HUB = "https://huggingface.co/datasets"
+
+# A connection that is silent for so many seconds is given up.
+TIMEOUT = 60.0
+
+_PIECE = 2**20
+# Errors of the server that may pass; all others below 500 will not.
+_PASSING = frozenset({408, 425, 429})
+_NETWORK = (OSError, http.client.HTTPException)
+
+Progress = Callable[[str, int, int | None], None]
+Notice = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Published:
+    """Shards on the hub: one for validation, and `train_shards` of about 100 million tokens each."""
+
+    repository: str
+    train_shards: int
+
+    @property
+    def url(self) -> str:
+        """The address that file names are put after."""
+        return f"{HUB}/{self.repository}/resolve/main"
+
+    def names(self, shards: int) -> list[str]:
+        """The validation shard and the first `shards` for training.
+
+        >>> PUBLISHED["fineweb10B"].names(1)
+        ['fineweb_val_000000.bin', 'fineweb_train_000001.bin']
+        """
+        if not 0 <= shards <= self.train_shards:
+            raise ValueError(f"shards must be from 0 to {self.train_shards}, got {shards}")
+        trained = [f"fineweb_train_{number:06}.bin" for number in range(1, shards + 1)]
+        return ["fineweb_val_000000.bin", *trained]
+
+
+PUBLISHED = {
+    "fineweb10B": Published("kjj0/fineweb10B-gpt2", 103),
+    "fineweb100B": Published("kjj0/fineweb100B-gpt2", 1030),
+}
+
+
+class FetchError(RuntimeError):
+    """A file that could not be fetched; the message tells from where and why."""
+
+
+class _Interrupted(Exception):  # noqa: N818  it is no error as long as there is another attempt
+    """An attempt that ended early, and may go on."""
+
+
+def fetch_shards(
+    name: str,
+    folder: str | Path,
+    *,
+    shards: int,
+    base_url: str | None = None,
+    attempts: int = 5,
+    pause: float = 1.0,
+    progress: Progress = lambda *_: None,
+    notice: Notice = lambda _: None,
+) -> list[Path]:
+    """Fetch published shards into a folder; those that are there and whole stay as they are.
+
+    Args:
+        name: "fineweb10B" or "fineweb100B".
+        folder: Where to put them; made if it is missing.
+        shards: How many of those for training, besides the one for validation.
+        base_url: Where the files are, if not on the hub.
+        attempts: How often in a row a file may be tried without a byte gained.
+        pause: Seconds before the second attempt; doubled for each one after.
+        progress: Called with the file's name, the bytes that are there, and all, if that is known.
+        notice: Called with a sentence for whoever watches, about retries and the like.
+    """
+    if name not in PUBLISHED:
+        raise ValueError(f"name must be one of {', '.join(PUBLISHED)}, got {name!r}")
+    published = PUBLISHED[name]
+    base = published.url if base_url is None else base_url.rstrip("/")
+    if not base.startswith(("https://", "http://")):
+        raise ValueError(f"base_url must begin with https:// or http://, got {base_url!r}")
+    folder = Path(folder)
+    paths = [folder / file for file in published.names(shards)]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in paths:
+        fetch_shard(
+            f"{base}/{path.name}",
+            path,
+            attempts=attempts,
+            pause=pause,
+            progress=progress,
+            notice=notice,
+        )
+    return paths
+
+
+def fetch_shard(
+    url: str,
+    path: Path,
+    *,
+    attempts: int = 5,
+    pause: float = 1.0,
+    progress: Progress = lambda *_: None,
+    notice: Notice = lambda _: None,
+) -> None:
+    """Fetch one shard, unless it is there and whole; see :func:`fetch_shards`."""
+    if path.exists():
+        try:
+            read_shard(path)
+        except ShardError as fault:
+            notice(f"Fetching again: {fault}")
+        else:
+            size = path.stat().st_size
+            progress(path.name, size, size)
+            return
+    failed = 0
+    while True:
+        before = _grown(path)
+        try:
+            _attempt(url, path, progress)
+            break
+        except _Interrupted as problem:
+            failed = 1 if _grown(path) > before else failed + 1
+            if failed >= attempts:
+                raise FetchError(
+                    f"{url} could not be fetched in {attempts} attempts: {problem}. Run the same "
+                    f"command again to go on. If this machine has no network, fetch the file on "
+                    f"another and copy it to {path}"
+                ) from problem
+            wait = pause * 2 ** (failed - 1)
+            notice(f"{path.name}: {problem}; trying again in {wait:g} s")
+            time.sleep(wait)
+    put_in_place(path)
+
+
+def _attempt(url: str, path: Path, progress: Progress) -> None:
+    """Go on with the partial file until it is a whole shard, or raise `_Interrupted`."""
+    partial, start = partial_name(path), _grown(path)
+    headers = {"User-Agent": "scale-invariant-attention"}
+    if start:
+        headers["Range"] = f"bytes={start}-"
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310  checked to be HTTP
+    try:
+        response = urllib.request.urlopen(request, timeout=TIMEOUT)  # noqa: S310
+    except urllib.error.HTTPError as refusal:
+        with refusal:
+            if refusal.code != 416:
+                raise _refused(url, refusal) from refusal
+        # There is nothing behind what is here: it is all there is, or too much.
+        _verify(partial)
+        return
+    except _NETWORK as problem:
+        host = urllib.parse.urlsplit(url).netloc
+        raise _Interrupted(f"no connection to {host} ({_reason(problem)})") from problem
+    with response:
+        # A server may send the whole file although it was asked for the rest.
+        start = _first_byte(response, start)
+        announced = response.headers.get("Content-Length")
+        total = start + int(announced) if announced and announced.isdigit() else None
+        with partial.open("ab" if start else "wb") as file:
+            progress(path.name, start, total)
+            while piece := _received(response):
+                file.write(piece)
+                progress(path.name, file.tell(), total)
+            end = file.tell()
+    if total is not None and end < total:
+        raise _Interrupted(f"the connection ended at {end} of {total} bytes")
+    _verify(partial)
+
+
+def _received(response: http.client.HTTPResponse) -> bytes:
+    # Only this, and not writing to a full disk, is the network's fault.
+    try:
+        return response.read1(_PIECE)
+    except _NETWORK as problem:
+        raise _Interrupted(f"the connection broke ({_reason(problem)})") from problem
+
+
+def _first_byte(response: http.client.HTTPResponse, asked: int) -> int:
+    """Where in the file the response begins."""
+    if response.status != http.client.PARTIAL_CONTENT:
+        return 0
+    sent = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
+    if sent is None or int(sent[1]) != asked:
+        raise _Interrupted(f"the server did not send the file from byte {asked} on, as asked")
+    return asked
+
+
+def _verify(partial: Path) -> None:
+    try:
+        read_shard(partial)
+    except ShardError as fault:
+        # Nothing can be added that would make it whole.
+        partial.unlink()
+        raise _Interrupted(f"what was sent is no whole shard ({fault})") from fault
+
+
+def _refused(url: str, refusal: urllib.error.HTTPError) -> Exception:
+    answer = f"the server answers {refusal.code} {refusal.reason}"
+    if refusal.code in _PASSING or refusal.code >= 500:
+        return _Interrupted(answer)
+    return FetchError(f"{url} cannot be fetched: {answer}; check the address and the file's name")
+
+
+def _reason(problem: BaseException) -> str:
+    if isinstance(problem, urllib.error.URLError):
+        return str(problem.reason)
+    if isinstance(problem, ssl.SSLError):
+        return problem.reason or str(problem)
+    return str(problem) or type(problem).__name__
+
+
+def _grown(path: Path) -> int:
+    partial = partial_name(path)
+    return partial.stat().st_size if partial.exists() else 0

@@ -1,0 +1,312 @@
+"""From documents to token shards, in a run that may be broken off at any moment and goes on.
+
+Shards grow under a `.partial` name. Every so often what has grown is forced to the disk, and then
+`shards.json` notes how many documents are in it and how far each shard has come: whatever is beyond the
+note is cut off and made again. So the shards are the same bytes, however often the run was broken off.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from .encoding import Encoding, encode_documents
+from .growing_file import partial_name, put_in_place, whole_file
+from .shards import (
+    HEADER_BYTES,
+    LARGEST_COUNT,
+    LARGEST_VOCABULARY,
+    RECORD,
+    ShardError,
+    header,
+    read_record,
+    read_shard,
+)
+from .splits import SPLITS, Split, check_share, side
+from .tokens import TokenArray
+
+SHARD_TOKENS = 100_000_000
+
+# Documents are encoded together in batches of so many, or so many bytes if these are reached first.
+_BATCH_DOCUMENTS, _BATCH_BYTES = 256, 2**22
+
+
+class DocumentSource(Protocol):
+    """Documents in a fixed order, which can be taken up in the middle."""
+
+    @property
+    def identity(self) -> str:
+        """Tells this source from others, so that shards of two are not mixed."""
+        ...
+
+    def documents(self, skip: int = 0) -> Iterator[tuple[str, bytes]]:
+        """Name and UTF-8 text of each document, after the first `skip`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Made:
+    """How far the shards are: documents read, tokens written and shards begun on each side."""
+
+    documents: int
+    tokens: dict[Split, int]
+    shards: dict[Split, int]
+
+
+def shard_path(folder: Path, split: Split, number: int) -> Path:
+    """The name of a shard.
+
+    >>> shard_path(Path("tokens"), "validation", 0).as_posix()
+    'tokens/tokens_val_000000.bin'
+    """
+    mark = "val" if split == "validation" else "train"
+    return folder / f"tokens_{mark}_{number:06}.bin"
+
+
+def make_shards(
+    source: DocumentSource,
+    folder: str | os.PathLike[str],
+    encoding: Encoding,
+    *,
+    validation: float = 0.1,
+    shard_tokens: int = SHARD_TOKENS,
+    save_every: int = 5_000_000,
+    progress: Callable[[Made], None] = lambda _: None,
+) -> Made:
+    """Make the shards of a source in a folder, or go on where an earlier run was broken off.
+
+    Args:
+        source: The documents, such as :class:`TextFiles` or :class:`HubDataset`.
+        folder: Where the shards and their record go; made if it is missing.
+        encoding: How documents become tokens.
+        validation: The share of documents held out, by a hash of their text: equal ones are on the
+            same side.
+        shard_tokens: Tokens in a shard; the last one of each side has what is left.
+        save_every: After so many tokens progress is saved.
+        progress: Called after every batch of documents.
+    """
+    folder = Path(folder)
+    settings = {
+        "source": source.identity,
+        "encoding": encoding.name,
+        "vocab_size": encoding.vocab_size,
+        "document_start": encoding.document_start,
+        "validation": validation,
+        "shard_tokens": shard_tokens,
+    }
+    check_share(validation)
+    _check(settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    record = _continued(folder, settings)
+    saved = record.made()
+    progress(saved)
+    if record.complete:
+        return saved
+    with record:
+        for batch in _batched(source.documents(record.documents)):
+            texts = [text for _, text in batch]
+            for text, tokens in zip(texts, encode_documents(encoding, batch), strict=True):
+                # An empty document would be a boundary with nothing behind it.
+                if text:
+                    record.shards[side(text, validation)].append(tokens)
+            record.documents += len(batch)
+            made = record.made()
+            if sum(made.tokens.values()) - sum(saved.tokens.values()) >= save_every:
+                record.save()
+                saved = made
+            progress(made)
+        if not sum(record.made().tokens.values()):
+            raise ValueError(f"the source ({source.identity}) has no text")
+        record.finish()
+    return record.made()
+
+
+@dataclass
+class _GrowingShards:
+    """The shards of one side: `number` are whole, and the next one has `count` tokens so far."""
+
+    folder: Path
+    split: Split
+    shard_tokens: int
+    number: int = 0
+    count: int = 0
+    _file: BinaryIO | None = None
+
+    @property
+    def tokens(self) -> int:
+        return self.number * self.shard_tokens + self.count
+
+    @property
+    def _path(self) -> Path:
+        return shard_path(self.folder, self.split, self.number)
+
+    def reopen(self) -> None:
+        """Take up what was saved: verify whole shards, and cut the growing one to what is known."""
+        for number in range(self.number):
+            _verify(shard_path(self.folder, self.split, number), self.shard_tokens)
+        if not self.count:
+            return
+        partial, size = partial_name(self._path), HEADER_BYTES + 2 * self.count
+        # It may have become whole after the last save.
+        if not partial.exists() and self._path.exists():
+            self._path.replace(partial)
+        if not partial.exists() or partial.stat().st_size < size:
+            raise ShardError(
+                f"{partial} has not the {self.count} tokens that {RECORD} tells of; delete "
+                f"{str(self.folder)!r} and start again"
+            )
+        self._file = partial.open("r+b")
+        self._file.truncate(size)
+        self._file.seek(size)
+
+    def append(self, tokens: TokenArray) -> None:
+        while len(tokens):
+            if self._file is None:
+                self._file = partial_name(self._path).open("wb")
+                # Until it is whole it has no valid header.
+                self._file.write(bytes(HEADER_BYTES))
+            now = tokens[: self.shard_tokens - self.count]
+            self._file.write(now.astype("<u2").tobytes())
+            self.count += len(now)
+            tokens = tokens[len(now) :]
+            if self.count == self.shard_tokens:
+                self.finish()
+
+    def sync(self) -> None:
+        if self._file is not None:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+    def finish(self) -> None:
+        if self._file is not None:
+            self._file.seek(0)
+            self._file.write(header(self.count))
+            self.close()
+            put_in_place(self._path)
+            self.number, self.count = self.number + 1, 0
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+@dataclass
+class _Record:
+    """What `shards.json` notes, and the shards that it is about."""
+
+    folder: Path
+    settings: dict[str, Any]
+    shards: dict[Split, _GrowingShards]
+    documents: int = 0
+    complete: bool = False
+    final: Made | None = None
+
+    def __enter__(self) -> None:
+        for shards in self.shards.values():
+            shards.reopen()
+
+    def __exit__(self, *_: object) -> None:
+        for shards in self.shards.values():
+            shards.close()
+
+    def made(self) -> Made:
+        if self.final is not None:
+            return self.final
+        return Made(
+            self.documents,
+            {split: shards.tokens for split, shards in self.shards.items()},
+            {split: shards.number + bool(shards.count) for split, shards in self.shards.items()},
+        )
+
+    def save(self) -> None:
+        for shards in self.shards.values():
+            shards.sync()
+        made = self.made()
+        noted = self.settings | {
+            "documents": self.documents,
+            "tokens": made.tokens,
+            "complete": self.complete,
+        }
+        with whole_file(self.folder / RECORD) as file:
+            file.write(f"{json.dumps(noted, indent=2)}\n".encode())
+
+    def finish(self) -> None:
+        self.final = self.made()
+        for shards in self.shards.values():
+            shards.finish()
+        self.complete = True
+        self.save()
+
+
+def _continued(folder: Path, settings: dict[str, Any]) -> _Record:
+    """The record of an earlier run with these settings, or a new one."""
+    shard_tokens = settings["shard_tokens"]
+    shards = {split: _GrowingShards(folder, split, shard_tokens) for split in SPLITS}
+    record = _Record(folder, settings, shards)
+    noted = read_record(folder)
+    there = sorted(folder.glob("*.bin"))
+    if noted is None and there:
+        raise ValueError(
+            f"{str(folder)!r} has shards of another origin, such as {there[0].name}; take another "
+            f"folder"
+        )
+    if noted is None or not noted["documents"]:
+        # An earlier run may have ended before its first save, and with other settings.
+        for path in folder.glob("tokens_*.bin*"):
+            path.unlink()
+        # From here on the folder is known to be unfinished.
+        record.save()
+        return record
+    for name, value in settings.items():
+        if noted.get(name) != value:
+            raise ValueError(
+                f"{str(folder)!r} has shards made with {name} {noted.get(name)!r}, and now it is "
+                f"{value!r}; take another folder, or delete this one"
+            )
+    record.documents, record.complete = noted["documents"], noted["complete"]
+    for split, one in shards.items():
+        one.number, one.count = divmod(noted["tokens"][split], shard_tokens)
+    if record.complete:
+        record.final = record.made()
+        for split, one in shards.items():
+            for number in range(one.number):
+                _verify(shard_path(folder, split, number), shard_tokens)
+            if one.count:
+                _verify(shard_path(folder, split, one.number), one.count)
+    return record
+
+
+def _verify(path: Path, count: int) -> None:
+    if not path.exists() or len(read_shard(path)) != count:
+        raise ShardError(
+            f"{path} is not the shard that {RECORD} tells of; delete {str(path.parent)!r} and "
+            f"start again"
+        )
+
+
+def _batched(documents: Iterator[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
+    batch: list[tuple[str, bytes]] = []
+    size = 0
+    for name, text in documents:
+        batch.append((name, text))
+        size += len(text)
+        if len(batch) == _BATCH_DOCUMENTS or size >= _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _check(settings: dict[str, Any]) -> None:
+    if settings["vocab_size"] > LARGEST_VOCABULARY:
+        raise ValueError(
+            f"shards hold tokens below {LARGEST_VOCABULARY}, and the encoding "
+            f"{settings['encoding']!r} has {settings['vocab_size']}; take one with fewer"
+        )
+    if not 1 <= settings["shard_tokens"] <= LARGEST_COUNT:
+        raise ValueError(
+            f"shard_tokens must be from 1 to {LARGEST_COUNT}, got {settings['shard_tokens']}"
+        )

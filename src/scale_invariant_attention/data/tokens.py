@@ -1,0 +1,103 @@
+"""A stream of tokens with document boundaries: what every corpus is, wherever its tokens lie."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+TokenArray = NDArray[np.unsignedinteger[Any]]
+
+# Scans go through a stream in pieces of this many tokens, whatever its length.
+_PIECE = 2**24
+
+
+class TokenSource(Protocol):
+    """What batches and evaluation need of a corpus; :class:`TokenStream` is the one made here."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens are 0 to `vocab_size - 1`."""
+        ...
+
+    @property
+    def document_starts(self) -> NDArray[np.int64]:
+        """Where documents start, ascending, the first at 0; each ends where the next one starts."""
+        ...
+
+    def __len__(self) -> int:
+        """The number of tokens."""
+        ...
+
+    def read(self, start: int, stop: int) -> TokenArray:
+        """The tokens `start` to `stop - 1`."""
+        ...
+
+
+class TokenStream:
+    """Arrays of tokens, in memory or memory-mapped, read as one after the other.
+
+    Every document begins with the token `document_start`, which occurs nowhere else, so that the
+    boundaries are part of the stream itself and a model can see them.
+
+    >>> stream = TokenStream([np.array([0, 7, 8], np.uint8), np.array([9, 0, 5], np.uint8)],
+    ...                      vocab_size=256, document_start=0)
+    >>> len(stream), stream.read(1, 4).tolist(), stream.document_starts.tolist()
+    (6, [7, 8, 9], [0, 4])
+    """
+
+    def __init__(
+        self, parts: Sequence[TokenArray], *, vocab_size: int, document_start: int
+    ) -> None:
+        self.vocab_size = vocab_size
+        self.document_start = document_start
+        self._parts = list(parts)
+        # Where each part ends in the stream.
+        self._ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
+        if len(self) == 0:
+            raise ValueError("parts must hold at least one token, got none")
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def read(self, start: int, stop: int) -> TokenArray:
+        """The tokens `start` to `stop - 1`, as a new array in the dtype of the parts."""
+        if not 0 <= start <= stop <= len(self):
+            raise IndexError(
+                f"start and stop must be in order and within the {len(self)} tokens of the "
+                f"stream, got {start} and {stop}"
+            )
+        first = int(np.searchsorted(self._ends, start, side="right"))
+        pieces = [np.empty(0, self._parts[0].dtype)]
+        while start < stop:
+            part, end = self._parts[first], int(self._ends[first])
+            begin = end - len(part)
+            pieces.append(part[start - begin : min(stop, end) - begin])
+            start, first = min(stop, end), first + 1
+        return np.concatenate(pieces)
+
+    @cached_property
+    def document_starts(self) -> NDArray[np.int64]:
+        """Where documents start: at 0, and wherever `document_start` stands.
+
+        The first may be the rest of a document, as shards are cut without regard to documents.
+        Found by a scan of all tokens when first asked for.
+        """
+        found = [np.zeros(1, np.int64)]
+        for offset, tokens in self._pieces():
+            found.append(np.flatnonzero(tokens == self.document_start) + offset)
+        return np.unique(np.concatenate(found))
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the tokens as little-endian uint32: the same however they are stored."""
+        digest = hashlib.sha256()
+        for _, tokens in self._pieces():
+            digest.update(tokens.astype("<u4").tobytes())
+        return digest.hexdigest()
+
+    def _pieces(self) -> Iterator[tuple[int, TokenArray]]:
+        for part, end in zip(self._parts, self._ends.tolist(), strict=True):
+            for start in range(0, len(part), _PIECE):
+                yield end - len(part) + start, part[start : start + _PIECE]

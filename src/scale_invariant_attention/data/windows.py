@@ -1,0 +1,131 @@
+"""Training batches: windows of a stream, the same for every model, any of them at once.
+
+Window `w` of an epoch has the inputs `w * length` to `w * length + length - 1` and as targets the tokens
+one further, so it reads `length + 1` tokens, and neighbours share one: the last target of one is the
+first input of the next. Every token but the first is a target exactly once an epoch, save a remainder of
+fewer than `length` tokens at the end.
+"""
+
+from collections.abc import Iterator
+from copy import copy
+from functools import lru_cache
+from itertools import count
+from operator import index
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .permutation import Permutation
+from .tokens import TokenSource
+
+ORDERS = ("sequential", "shuffled")
+
+
+class Windows:
+    """Batches by step: `windows[step]` is inputs and targets, int64 `[batch_size, length]` each.
+
+    A batch depends on source, sizes, order, seed and step alone: to resume, go on at the next step.
+    Steps have no end; after all windows of an epoch come those of the next one, if need be within a
+    batch. Windows go on across shards and documents.
+
+    Args:
+        source: The tokens.
+        length: Tokens in a window.
+        batch_size: Windows in a step, over all ranks.
+        order: "sequential" goes through the source from its start, again and again; "shuffled" takes
+            another random order of all windows every epoch.
+        seed: Of the random orders.
+
+    >>> from scale_invariant_attention.data import TokenStream
+    >>> stream = TokenStream([np.arange(10, dtype=np.uint8)], vocab_size=256, document_start=0)
+    >>> inputs, targets = Windows(stream, length=3, batch_size=2)[0]
+    >>> inputs.tolist(), targets.tolist()
+    ([[0, 1, 2], [3, 4, 5]], [[1, 2, 3], [4, 5, 6]])
+    """
+
+    def __init__(
+        self,
+        source: TokenSource,
+        *,
+        length: int,
+        batch_size: int,
+        order: str = "sequential",
+        seed: int = 0,
+    ) -> None:
+        for name, value in (("length", length), ("batch_size", batch_size)):
+            if index(value) < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if order not in ORDERS:
+            raise ValueError(f"order must be one of {', '.join(ORDERS)}, got {order!r}")
+        self.source = source
+        self.length = length
+        self.batch_size = batch_size
+        self.order = order
+        self.seed = index(seed)
+        self.per_epoch = (len(source) - 1) // length
+        if self.per_epoch < 1:
+            raise ValueError(
+                f"length must be below the {len(source)} tokens of the source, got {length}: a "
+                f"window needs one token more than its length"
+            )
+        self._rows = range(batch_size)
+
+    def rank(self, rank: int, *, of: int) -> "Windows":
+        """The rows of every batch that belong to one of several processes.
+
+        The ranks together get the batch that one alone would get, in the same order.
+
+        >>> from scale_invariant_attention.data import standard_library
+        >>> windows = Windows(standard_library("train"), length=8, batch_size=4)
+        >>> inputs, targets = windows[5]
+        >>> second_half, _ = windows.rank(1, of=2)[5]
+        >>> torch.equal(second_half, inputs[2:])
+        True
+        """
+        if not 0 <= rank < of:
+            raise ValueError(f"rank must be from 0 to {of - 1}, one of {of}, got {rank}")
+        if len(self._rows) % of:
+            raise ValueError(
+                f"the {len(self._rows)} rows of a batch must be a multiple of the {of} ranks"
+            )
+        share = len(self._rows) // of
+        part = copy(self)
+        part._rows = self._rows[rank * share : (rank + 1) * share]
+        return part
+
+    def __getitem__(self, step: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of a step."""
+        return read_windows(self.source, self.starts(step), self.length)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches from step 0 on, without end."""
+        return map(self.__getitem__, count())
+
+    def starts(self, step: int) -> NDArray[np.int64]:
+        """Where the windows of a step start in the source."""
+        if index(step) < 0:
+            raise IndexError(f"step must not be negative, got {step}")
+        first = index(step) * self.batch_size
+        epochs, places = np.divmod(first + np.array(self._rows, np.int64), self.per_epoch)
+        if self.order == "shuffled":
+            for epoch in np.unique(epochs):
+                here = epochs == epoch
+                places[here] = _epoch_order(self.per_epoch, self.seed, int(epoch))[places[here]]
+        return places * self.length
+
+
+@lru_cache(maxsize=8)
+def _epoch_order(size: int, seed: int, epoch: int) -> Permutation:
+    return Permutation(size, f"seed {seed}, epoch {epoch}")
+
+
+def read_windows(
+    source: TokenSource, starts: NDArray[np.int64], length: int
+) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of the windows at these starts, int64 `[len(starts), length]` each."""
+    tokens = np.empty((len(starts), length + 1), np.int64)
+    for row, start in zip(tokens, starts.tolist(), strict=True):
+        row[:] = source.read(start, start + length + 1)
+    return torch.tensor(tokens[:, :-1]), torch.tensor(tokens[:, 1:])

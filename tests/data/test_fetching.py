@@ -1,0 +1,240 @@
+"""Fetching against a server on this machine that cuts, lies and refuses."""
+
+import socket
+
+import numpy as np
+import pytest
+from shard_server import Answer, running
+
+from scale_invariant_attention.data import PUBLISHED, FetchError, fetch_shards, fetching, read_shard
+from scale_invariant_attention.data.growing_file import partial_name
+from scale_invariant_attention.data.shards import HEADER_BYTES, header
+
+VALIDATION, FIRST = "fineweb_val_000000.bin", "fineweb_train_000001.bin"
+
+
+def shard(count, seed=0):
+    tokens = np.random.default_rng(seed).integers(0, 50257, count)
+    return header(count) + tokens.astype("<u2").tobytes()
+
+
+@pytest.fixture
+def server():
+    with running({VALIDATION: shard(3000), FIRST: shard(5000, 1)}) as state:
+        yield state
+
+
+def fetch(server, folder, shards=0, **options):
+    options = {"attempts": 3, "pause": 0.0} | options
+    return fetch_shards("fineweb10B", folder, shards=shards, base_url=server.url, **options)
+
+
+def only_file(folder):
+    (path,) = folder.iterdir()
+    return path
+
+
+def test_whole_shards_arrive_with_progress(server, tmp_path):
+    seen = []
+    paths = fetch(server, tmp_path / "new", 1, progress=lambda *step: seen.append(step))
+    assert [path.name for path in paths] == [VALIDATION, FIRST]
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted([VALIDATION, FIRST])
+    for path in paths:
+        assert path.read_bytes() == server.files[path.name]
+        steps = [(done, total) for name, done, total in seen if name == path.name]
+        size = len(server.files[path.name])
+        assert steps[0] == (0, size)
+        assert steps[-1] == (size, size)
+    assert len(read_shard(paths[1])) == 5000
+
+
+def test_what_is_there_is_not_asked_for_again(server, tmp_path):
+    fetch(server, tmp_path)
+    seen = []
+    fetch(server, tmp_path, 1, progress=lambda *step: seen.append(step))
+    assert [name for name, _ in server.requests] == [VALIDATION, FIRST]
+    size = len(server.files[VALIDATION])
+    assert seen[0] == (VALIDATION, size, size)
+
+
+def test_a_broken_shard_that_is_there_is_fetched_again(server, tmp_path):
+    (tmp_path / VALIDATION).write_bytes(server.files[VALIDATION][:-10])
+    notices = []
+    fetch(server, tmp_path, notice=notices.append)
+    assert only_file(tmp_path).read_bytes() == server.files[VALIDATION]
+    assert "is truncated" in notices[0]
+
+
+@pytest.mark.parametrize("cut", [0, 1, 100, HEADER_BYTES, 4000])
+def test_a_connection_that_breaks_goes_on_where_it_was(server, tmp_path, cut):
+    server.answers = [Answer(cut_after=cut)]
+    fetch(server, tmp_path)
+    assert only_file(tmp_path).read_bytes() == server.files[VALIDATION]
+    assert server.requests[1] == (VALIDATION, f"bytes={cut}-" if cut else None)
+
+
+def test_a_later_run_goes_on_where_the_first_was(server, tmp_path):
+    server.answers = [Answer(cut_after=2000), *[Answer(status=503)] * 3]
+    with pytest.raises(FetchError, match=r"in 3 attempts: .*503.* Run the same command again"):
+        fetch(server, tmp_path)
+    assert only_file(tmp_path) == partial_name(tmp_path / VALIDATION)
+    assert only_file(tmp_path).stat().st_size == 2000
+    fetch(server, tmp_path)
+    assert server.requests[-1] == (VALIDATION, "bytes=2000-")
+    assert only_file(tmp_path).read_bytes() == server.files[VALIDATION]
+
+
+def test_attempts_that_gain_bytes_have_no_end(server, tmp_path):
+    server.answers = [Answer(cut_after=500) for _ in range(10)]
+    fetch(server, tmp_path, attempts=2)
+    assert only_file(tmp_path).read_bytes() == server.files[VALIDATION]
+    assert len(server.requests) == 11
+
+
+def test_a_redirection_is_followed_and_keeps_the_place(server, tmp_path):
+    server.answers = [Answer(redirected=True), Answer(cut_after=1500), Answer(redirected=True)]
+    fetch(server, tmp_path)
+    assert only_file(tmp_path).read_bytes() == server.files[VALIDATION]
+    assert [asked for _, asked in server.requests] == [None, None, *["bytes=1500-"] * 2]
+
+
+def test_a_server_without_ranges_starts_over(server, tmp_path):
+    server.answers = [Answer(cut_after=1500), Answer(ignores_range=True)]
+    fetch(server, tmp_path)
+    assert only_file(tmp_path).read_bytes() == server.files[VALIDATION]
+
+
+def test_the_wrong_range_is_not_pasted_together(server, tmp_path):
+    server.answers = [Answer(cut_after=1500), Answer(wrong_range=True)]
+    notices = []
+    fetch(server, tmp_path, notice=notices.append)
+    assert "did not send the file from byte 1500" in notices[1]
+    assert only_file(tmp_path).read_bytes() == server.files[VALIDATION]
+
+
+def test_a_file_that_was_all_there_is_only_verified(server, tmp_path):
+    partial_name(tmp_path / VALIDATION).write_bytes(server.files[VALIDATION])
+    fetch(server, tmp_path)
+    assert only_file(tmp_path).read_bytes() == server.files[VALIDATION]
+    assert len(server.requests) == 1
+
+
+def test_a_partial_file_that_is_too_long_starts_over(server, tmp_path):
+    partial_name(tmp_path / VALIDATION).write_bytes(server.files[VALIDATION] + b"more")
+    fetch(server, tmp_path)
+    assert only_file(tmp_path).read_bytes() == server.files[VALIDATION]
+
+
+def test_a_length_that_is_not_announced_is_fine(server, tmp_path):
+    server.answers = [Answer(without_length=True)]
+    fetch(server, tmp_path)
+    assert only_file(tmp_path).read_bytes() == server.files[VALIDATION]
+
+
+def test_a_cut_that_no_length_tells_of_is_found_by_the_header(server, tmp_path):
+    server.answers = [Answer(without_length=True, cut_after=3000)]
+    fetch(server, tmp_path)
+    assert only_file(tmp_path).read_bytes() == server.files[VALIDATION]
+
+
+def test_a_length_too_short_is_found_by_the_header(server, tmp_path):
+    server.answers = [Answer(announced=2000)]
+    notices = []
+    fetch(server, tmp_path, notice=notices.append)
+    assert "no whole shard" in notices[0]
+    assert only_file(tmp_path).read_bytes() == server.files[VALIDATION]
+
+
+def test_a_length_too_long_is_asked_for_the_rest_and_then_verified(server, tmp_path):
+    server.answers = [Answer(announced=9000)]
+    notices = []
+    fetch(server, tmp_path, notice=notices.append)
+    assert "ended at 7024 of 9000 bytes" in notices[0]
+    assert server.requests[1] == (VALIDATION, "bytes=7024-")
+    assert only_file(tmp_path).read_bytes() == server.files[VALIDATION]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"<html>Please log in</html>", header(7) + b"\0" * 13, header(0), shard(9) + b"x"],
+)
+def test_what_is_no_shard_is_never_kept(server, tmp_path, content):
+    server.files[VALIDATION] = content
+    with pytest.raises(FetchError, match="what was sent is no whole shard"):
+        fetch(server, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 410])
+def test_a_refusal_that_will_not_pass_is_told_at_once(server, tmp_path, status):
+    server.answers = [Answer(status=status)]
+    with pytest.raises(FetchError, match=rf"{VALIDATION} cannot be fetched: .* {status} "):
+        fetch(server, tmp_path)
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503])
+def test_a_refusal_that_may_pass_is_tried_again(server, tmp_path, status):
+    server.answers = [Answer(status=status)] * 2
+    fetch(server, tmp_path)
+    assert only_file(tmp_path).read_bytes() == server.files[VALIDATION]
+
+
+def test_pauses_double(server, tmp_path, monkeypatch):
+    slept = []
+    monkeypatch.setattr(fetching.time, "sleep", slept.append)
+    server.answers = [Answer(status=500)] * 10
+    with pytest.raises(FetchError):
+        fetch(server, tmp_path, attempts=5, pause=0.5)
+    assert slept == [0.5, 1.0, 2.0, 4.0]
+
+
+def test_without_a_network_it_says_so(tmp_path):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        with pytest.raises(FetchError, match=rf"no connection to {address} .* has no network"):
+            fetch_shards(
+                "fineweb10B",
+                tmp_path,
+                shards=0,
+                base_url=f"http://{address}",
+                attempts=2,
+                pause=0,
+            )
+
+
+def test_a_silent_server_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(fetching, "TIMEOUT", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(FetchError, match="timed out"):
+            fetch_shards("fineweb10B", tmp_path, shards=0, base_url=url, attempts=2, pause=0)
+
+
+def test_a_full_disk_is_not_taken_for_a_bad_network(server, tmp_path):
+    def full(name, done, total):
+        if done:
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        fetch(server, tmp_path, progress=full)
+    assert len(server.requests) == 1
+
+
+def test_wrong_arguments(tmp_path):
+    with pytest.raises(ValueError, match="one of fineweb10B, fineweb100B, got 'fineweb'"):
+        fetch_shards("fineweb", tmp_path, shards=1)
+    with pytest.raises(ValueError, match="shards must be from 0 to 103, got 104"):
+        fetch_shards("fineweb10B", tmp_path, shards=104)
+    with pytest.raises(ValueError, match="base_url must begin with https"):
+        fetch_shards("fineweb10B", tmp_path, shards=1, base_url="file:///etc")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_published_names():
+    assert PUBLISHED["fineweb10B"].url == (
+        "https://huggingface.co/datasets/kjj0/fineweb10B-gpt2/resolve/main"
+    )
+    names = PUBLISHED["fineweb100B"].names(1030)
+    assert (len(names), names[0], names[-1]) == (1031, VALIDATION, "fineweb_train_001030.bin")

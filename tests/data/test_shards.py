@@ -1,0 +1,189 @@
+"""Shards in the published format: written, read, and found out when they are broken."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+
+from scale_invariant_attention.data import (
+    ShardError,
+    check_shard,
+    find_shards,
+    open_shards,
+    read_shard,
+    write_shard,
+)
+from scale_invariant_attention.data.shards import RECORD
+
+
+def write(path, *tokens):
+    write_shard(path, np.array(tokens, np.uint32))
+    return path
+
+
+@pytest.fixture
+def path(tmp_path):
+    return write(tmp_path / "one.bin", 50256, 1, 65535)
+
+
+def test_the_format_byte_by_byte(path):
+    content = path.read_bytes()
+    assert struct.unpack("<256i", content[:1024]) == (20240520, 1, 3, *[0] * 253)
+    assert content[1024:] == b"\x50\xc4\x01\x00\xff\xff"
+
+
+def test_reading_is_the_inverse_and_maps_memory(path):
+    tokens = read_shard(path)
+    assert isinstance(tokens, np.memmap)
+    assert tokens.dtype == np.uint16
+    assert tokens.tolist() == [50256, 1, 65535]
+    with pytest.raises(ValueError, match="read-only"):
+        tokens[0] = 1
+
+
+def test_writing_replaces_whole_files_and_leaves_no_others(path, tmp_path):
+    write(path, 7)
+    assert read_shard(path).tolist() == [7]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_no_shard_can_hold_is_refused(path):
+    with pytest.raises(ValueError, match="tokens must be below 65536 for a shard, got 65536"):
+        write(path, 1, 65536)
+    with pytest.raises(ValueError, match="holds 1 to 2147483647 tokens, got 0"):
+        write(path)
+    assert len(read_shard(path)) == 3
+
+
+def damaged(content, offset, value):
+    return content[:offset] + struct.pack("<i", value) + content[offset + 4 :]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda whole: b"", "has 0 bytes, and the header alone has 1024"),
+        (lambda whole: whole[:1023], "has 1023 bytes"),
+        (lambda whole: whole[:1024], "truncated: its header tells of 3 tokens, so 1030 bytes"),
+        (lambda whole: whole[:-2], "truncated: .* and it has 1028"),
+        (lambda whole: whole[:-1], "truncated: .* and it has 1029"),
+        (lambda whole: whole + b"\0", "too many bytes: .* and it has 1031"),
+        (lambda whole: whole + b"\0\0", "too many bytes: .* and it has 1032"),
+        (lambda whole: damaged(whole, 0, 20240801), "begins with 20240801, not with 20240520"),
+        (lambda whole: b"\x93NUMPY" + whole[6:], "is no shard: it begins with"),
+        (lambda whole: whole[:1024][::-1] + whole[1024:], "is no shard: it begins with 0"),
+        (lambda whole: damaged(whole, 4, 2), "of version 2; only version 1 is known"),
+        (lambda whole: damaged(whole, 8, 0)[:1024], "empty shard: its header tells of 0 tokens"),
+        (lambda whole: damaged(whole, 8, -3), "empty shard: its header tells of -3 tokens"),
+        (lambda whole: damaged(whole, 8, 2**31 - 1), "truncated: .* 2147483647 tokens"),
+    ],
+)
+def test_damage_is_found_when_opened_and_the_file_named(path, damage, message):
+    path.write_bytes(damage(path.read_bytes()))
+    for opened in (read_shard, check_shard, open_shards):
+        with pytest.raises(ShardError, match=f"one.bin .*{message}"):
+            opened(path)
+
+
+def test_tokens_outside_the_vocabulary_are_found(path):
+    with pytest.raises(ShardError, match=r"one\.bin has the token 65535 at place 2, .* at 50256"):
+        check_shard(path)
+    assert len(check_shard(path, 65536)) == 3
+    with pytest.raises(ShardError, match="token 50256 at place 0"):
+        check_shard(path, 50256)
+
+
+def test_one_broken_shard_among_many_is_found_before_anything_is_read(tmp_path):
+    for number in range(5):
+        write(tmp_path / f"x_train_{number:06}.bin", 1, 2, 3)
+    broken = tmp_path / "x_train_000003.bin"
+    broken.write_bytes(broken.read_bytes()[:-1])
+    with pytest.raises(ShardError, match="x_train_000003"):
+        open_shards(tmp_path)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """As fetched: one for validation, two for training, and what does not belong."""
+    root = tmp_path / "fineweb"
+    root.mkdir()
+    write(root / "fineweb_val_000000.bin", 50256, 10)
+    write(root / "fineweb_train_000002.bin", 3, 50256, 4)
+    write(root / "fineweb_train_000001.bin", 50256, 1, 2)
+    (root / "fineweb_train_000003.bin.partial").write_bytes(b"growing")
+    (root / "README.md").write_text("no shard")
+    return root
+
+
+def test_a_split_of_a_folder(folder):
+    train = open_shards(folder, "train")
+    assert train.read(0, len(train)).tolist() == [50256, 1, 2, 3, 50256, 4]
+    assert train.document_starts.tolist() == [0, 4]
+    assert (train.vocab_size, train.document_start) == (50257, 50256)
+    assert open_shards(folder, "validation").read(0, 2).tolist() == [50256, 10]
+
+
+def test_files_folders_and_patterns(folder, tmp_path):
+    train = [folder / "fineweb_train_000001.bin", folder / "fineweb_train_000002.bin"]
+    assert find_shards(str(folder / "*_train_*.bin")) == train
+    assert find_shards([train[1], train[0]]) == train[::-1]
+    assert find_shards([folder, train[0]], "train") == train
+    assert find_shards(folder)[-1].name == "fineweb_val_000000.bin"
+    assert find_shards(write(tmp_path / "any.tokens", 1)) == [tmp_path / "any.tokens"]
+
+
+def test_both_sides_at_once_is_a_leak(folder):
+    with pytest.raises(ValueError, match="give split='train' or split='validation'"):
+        open_shards(folder)
+
+
+def test_nothing_found_is_an_error(folder, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no match for .*nothing"):
+        open_shards(tmp_path / "nothing")
+    with pytest.raises(FileNotFoundError, match=r"no match for .*\*\.npy"):
+        find_shards([folder, str(folder / "*.npy")])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"found no shard, no \*\.bin; given was .*empty"):
+        open_shards(tmp_path / "empty")
+    with pytest.raises(FileNotFoundError, match=r"for validation; given was .*train"):
+        open_shards(folder / "fineweb_train_000001.bin", "validation")
+    with pytest.raises(FileNotFoundError, match="given was nothing"):
+        open_shards([])
+    with pytest.raises(ValueError, match="got 'val'"):
+        open_shards(folder, "val")
+
+
+def note(folder, **changes):
+    noted = {"vocab_size": 256, "document_start": 0, "documents": 1, "tokens": {}, "complete": True}
+    (folder / RECORD).write_text(json.dumps(noted | changes))
+
+
+def test_the_vocabulary_is_the_noted_one(folder):
+    note(folder)
+    stream = open_shards(folder, "train")
+    assert (stream.vocab_size, stream.document_start) == (256, 0)
+    stream = open_shards(folder, "train", vocab_size=512, document_start=511)
+    assert (stream.vocab_size, stream.document_start) == (512, 511)
+
+
+def test_vocabularies_do_not_mix(folder, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    write(other / "tokens_train_000000.bin", 0, 1)
+    note(other)
+    with pytest.raises(ValueError, match="several vocabularies"):
+        open_shards([folder, other], "train")
+
+
+def test_unfinished_shards_are_not_opened(folder):
+    note(folder, complete=False)
+    with pytest.raises(ValueError, match="unfinished; run again"):
+        open_shards(folder, "train")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "7", "{}", '{"complete": true}', "\xff"])
+def test_a_broken_note_is_named(folder, content):
+    (folder / RECORD).write_text(content, encoding="latin-1")
+    with pytest.raises(ValueError, match=r"shards\.json cannot be read"):
+        open_shards(folder, "train")

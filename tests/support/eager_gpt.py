@@ -1,0 +1,156 @@
+"""The paper's GPT and its schemes once more, plainly: one row, one document, the whole score matrix.
+
+Written from the paper's description and sharing no code with the package, so that both must be wrong in
+the same way to agree. Only the names of the weights are the model's.
+"""
+
+import cmath
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def eager_logits(
+    weights: dict[str, Tensor],
+    scheme: str,
+    tokens: Tensor,
+    *,
+    heads: int,
+    train_length: int | None = None,
+    options: dict[str, Any] | None = None,
+    positions: list[int] | None = None,
+    context_length: int | None = None,
+    qk_norm: bool = True,
+    dtype: torch.dtype = torch.float64,
+) -> Tensor:
+    """Logits ``[L, V]`` for the tokens ``[L]`` of one document."""
+    weights = {name: tensor.detach().to(dtype) for name, tensor in weights.items()}
+    options = options or {}
+    length = len(tokens)
+    positions = list(range(length)) if positions is None else positions
+    context = max(positions) - min(positions) + 1 if context_length is None else context_length
+    stretch = max(1.0, context / train_length) if train_length else 1.0
+
+    x = _norm(weights["embedding.weight"][tokens])
+    head_dim = x.shape[1] // heads
+    turns = _frequencies(scheme, head_dim, stretch, train_length, options)
+    angles = [[cmath.exp(1j * place * turn) for turn in turns] for place in positions]
+    rotation = torch.tensor(angles, dtype=torch.complex128).reshape(length, head_dim // 2)
+    later = torch.tensor([[column > row for column in positions] for row in positions])
+    for layer in range(_layers(weights)):
+        layer_weights = {
+            name.removeprefix(f"blocks.{layer}."): tensor
+            for name, tensor in weights.items()
+            if name.startswith(f"blocks.{layer}.")
+        }
+        y = _norm(x)
+        mixed = []
+        for head in range(heads):
+            columns = slice(head * head_dim, (head + 1) * head_dim)
+            query, key, value = (
+                y @ layer_weights[f"attention.{name}.weight"][columns].T
+                for name in ("query", "key", "value")
+            )
+            if qk_norm:
+                query, key = _norm(query), _norm(key)
+            query, key = _turned(query, rotation), _turned(key, rotation)
+            scores = query @ key.T / math.sqrt(head_dim)
+            factor, gain, bias = _slots(
+                scheme, layer_weights, head, heads, positions, context, stretch, options, dtype
+            )
+            logits = gain * (factor[:, None] * scores) + bias
+            logits[later] = -math.inf
+            mixed.append(torch.softmax(logits, dim=-1) @ value)
+        x = x + torch.cat(mixed, dim=1) @ layer_weights["attention.output.weight"].T
+        inner = (_norm(x) @ layer_weights["mlp.up.weight"].T).clamp(min=0)
+        x = x + (inner * inner) @ layer_weights["mlp.down.weight"].T
+    return _norm(x) @ weights["head.weight"].T
+
+
+def _layers(weights: dict[str, Tensor]) -> int:
+    return len({name.split(".")[1] for name in weights if name.startswith("blocks.")})
+
+
+def _norm(x: Tensor) -> Tensor:
+    return x / (x * x).mean(dim=-1, keepdim=True).sqrt()
+
+
+def _turned(x: Tensor, rotation: Tensor) -> Tensor:
+    """Dimension k and k + d/2 as one complex number, turned."""
+    half = x.shape[1] // 2
+    turned = torch.complex(x[:, :half], x[:, half:]) * rotation.to(x.dtype.to_complex())
+    return torch.cat([turned.real, turned.imag], dim=1)
+
+
+def _frequencies(
+    scheme: str, head_dim: int, stretch: float, train_length: int | None, options: dict[str, Any]
+) -> list[float]:
+    pairs = head_dim // 2
+    if scheme in ("nope", "alibi", "scale-invariant-nope"):
+        return [0.0] * pairs
+    if "p-rope" in scheme and "fraction" not in options:
+        turning = head_dim // 4
+        base = options.get("base", 1024.0)
+        return [base ** (-k / (turning - 1)) for k in range(turning)] + [0.0] * (pairs - turning)
+    base = options.get("base", 10_000.0)
+    if "ntk" in scheme:
+        base *= stretch ** (head_dim / (head_dim - 2))
+    turns = [base ** (-2 * k / head_dim) for k in range(pairs)]
+    if "p-rope" in scheme:
+        kept = math.floor(options["fraction"] * pairs + 1e-9)
+        return [turn if k < kept else 0.0 for k, turn in enumerate(turns)]
+    if scheme == "yarn":
+        assert train_length is not None
+
+        def pair_that_makes(rotations: float) -> float:
+            """Solves train_length * base^(-2k/d) = 2 pi rotations for k."""
+            return head_dim / 2 * math.log(train_length / (2 * math.pi * rotations), base)
+
+        first = max(0, math.floor(pair_that_makes(options.get("fast_rotations", 32.0))))
+        last = min(head_dim - 1, math.ceil(pair_that_makes(options.get("slow_rotations", 1.0))))
+        for k in range(pairs):
+            share = min(1.0, max(0.0, (k - first) / (last - first)))
+            turns[k] = (1 - share) * turns[k] + share * turns[k] / stretch
+    return turns
+
+
+def _slots(
+    scheme: str,
+    layer_weights: dict[str, Tensor],
+    head: int,
+    heads: int,
+    positions: list[int],
+    context: int,
+    stretch: float,
+    options: dict[str, Any],
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A factor for every query, and gain and bias for every pair."""
+    length = len(positions)
+    factor = [1.0] * length
+    if scheme == "yarn":
+        factor = [(0.1 * math.log(stretch) + 1) ** 2] * length
+    if scheme.startswith("logn"):
+        scale = float(layer_weights["attention.query_scale.scale"][head])
+        by_query = options.get("counts", "query") == "query"
+        factor = [scale * math.log(place + 1 if by_query else context) for place in positions]
+    gain = [[1.0] * length for _ in range(length)]
+    bias = [[0.0] * length for _ in range(length)]
+    tau = options.get("tau", 10.0)
+    if options.get("learn_tau"):
+        tau = math.exp(float(layer_weights["attention.distance.log_tau"][head]))
+    for row in range(length):
+        for column in range(length):
+            t = max(0, positions[row] - positions[column])
+            if scheme == "alibi":
+                bias[row][column] = -SLOPES[heads][head] * t
+            elif scheme.startswith("scale-invariant"):
+                bias[row][column] = -2 * math.log(1 + t / tau)
+                gain[row][column] = math.sqrt(1 - bias[row][column])
+    return tuple(torch.tensor(table, dtype=dtype) for table in (factor, gain, bias))
+
+
+# The published slopes for these numbers of heads.
+SLOPES = {1: [2**-8], 2: [2**-4, 2**-8], 3: [2**-4, 2**-8, 2**-2]}

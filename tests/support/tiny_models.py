@@ -1,0 +1,108 @@
+"""Small GPTs of every scheme, with weights that let every part be heard, and their plain counterpart."""
+
+from typing import Any
+
+import torch
+from eager_gpt import eager_logits
+from torch import Tensor
+
+from scale_invariant_attention import schemes
+from scale_invariant_attention.model import GPT, GPTConfig
+
+VOCABULARY = 50
+TRAINED = 12
+
+# Scheme and options by the name of a case: all schemes, and the options that change what a model does.
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in schemes.names()},
+    "learned tau": ("scale-invariant-p-rope", {"learn_tau": True}),
+    "tau 0.5": ("scale-invariant-rope", {"tau": 0.5}),
+    "fraction 0.75": ("p-rope", {"fraction": 0.75, "base": 100.0}),
+    "logn of the context": ("logn-rope", {"counts": "context"}),
+    "logn of the context, ntk": ("logn-ntk", {"counts": "context"}),
+    "yarn with a long ramp": (
+        "yarn",
+        {"base": 4.0, "fast_rotations": 1.5, "slow_rotations": 0.25},
+    ),
+}
+# What the context length changes.
+BY_CONTEXT = [name for name in CASES if any(w in name for w in ("ntk", "yarn", "of the context"))]
+# What the position itself changes, not only differences of positions.
+ABSOLUTE = ["logn-rope", "logn-p-rope", "logn-ntk"]
+
+
+def tiny_config(case: str, heads: int = 3, **changes: Any) -> GPTConfig:
+    scheme, options = CASES[case]
+    sizes = {"vocab_size": VOCABULARY, "layers": 2, "width": 16 * heads, "heads": heads}
+    return GPTConfig(
+        **{
+            **sizes,
+            "scheme": scheme,
+            "scheme_options": options,
+            "train_length": TRAINED,
+            **changes,
+        }
+    )
+
+
+def tiny_model(
+    case: str,
+    dtype: torch.dtype = torch.float64,
+    heads: int = 3,
+    backend: str | None = None,
+    layers: int = 2,
+    **settings: Any,
+) -> GPT:
+    """A model without zeros, and with learned scalars that differ from head to head.
+
+    In float64 it runs on the reference unless told otherwise, else on what "auto" takes.
+    """
+    if backend is None:
+        backend = "reference" if dtype == torch.float64 else "auto"
+    torch.manual_seed(heads)
+    model = GPT(tiny_config(case, heads, layers=layers), backend=backend, **settings).double()
+    generator = torch.Generator().manual_seed(heads)
+    with torch.no_grad():
+        for weight in model.parameters():
+            noise = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+            if weight.ndim == 2:
+                weight.copy_(noise * (1.0 if weight.shape[0] == VOCABULARY else 0.2))
+            else:
+                weight.add_(0.3 * noise)
+    return model.to(dtype)
+
+
+def random_tokens(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randint(VOCABULARY, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def plain_logits(
+    model: GPT,
+    tokens: Tensor,
+    positions: list[int] | None = None,
+    context_length: int | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> Tensor:
+    """What the model must give for the tokens ``[L]`` of one document, by the eager implementation."""
+    config = model.config
+    return eager_logits(
+        model.state_dict(),
+        config.scheme,
+        tokens,
+        heads=config.heads,
+        train_length=config.train_length,
+        options=dict(config.scheme_options),
+        positions=positions,
+        context_length=context_length,
+        qk_norm=config.qk_norm,
+        dtype=dtype,
+    )
+
+
+# Float64 sums in another order: some dozens of roundings of numbers of the size of ten, with room.
+EXACT = {"rtol": 0.0, "atol": 1e-11}
+
+
+def assert_same(found: Tensor, expected: Tensor) -> None:
+    """Equal but for the rounding of float64."""
+    torch.testing.assert_close(found, expected, **EXACT)
