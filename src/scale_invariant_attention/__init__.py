@@ -9,7 +9,7 @@ torch.Size([1, 8, 256, 64])
 
 from importlib.metadata import version
 
-from . import schemes, theory
+from . import model, schemes, theory
 from .attention import (
     DistanceAffine,
     available_backends,
@@ -27,6 +27,7 @@ __all__ = [
     "available_backends",
     "backend_for",
     "distance_affine_attention",
+    "model",
     "scale_invariant_attention",
     "schemes",
     "theory",

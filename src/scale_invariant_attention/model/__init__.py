@@ -1,0 +1,29 @@
+"""The paper's GPT with any position scheme: training, cached generation, saving.
+
+>>> from scale_invariant_attention.model import GPT, GPTConfig
+>>> model = GPT(GPTConfig.preset("mini", scheme="scale-invariant-p-rope"))
+>>> model.generate(torch.tensor([[72, 105]]), max_new_tokens=3).shape
+torch.Size([1, 5])
+"""
+
+import torch  # noqa: F401  the examples use it
+
+from .cache import KeyValueCache
+from .config import PRESETS, GPTConfig
+from .generation import left_padded
+from .gpt import GPT
+from .loss import projected_cross_entropy
+from .parameters import ParameterSplit, parameter_split
+from .storage import SavedModelError
+
+__all__ = [
+    "GPT",
+    "PRESETS",
+    "GPTConfig",
+    "KeyValueCache",
+    "ParameterSplit",
+    "SavedModelError",
+    "left_padded",
+    "parameter_split",
+    "projected_cross_entropy",
+]

@@ -1,0 +1,140 @@
+"""One block of the GPT: attention with its scheme's slots, and an MLP.
+
+Shapes: B batch, L tokens, N keys, W width, H heads, D head_dim.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..attention import DistanceAffine, distance_affine_attention
+from ..attention.numerics import compute_dtype
+from ..schemes import Scheme
+from ..schemes.rotary import Rotation
+from .cache import KeyValueCache
+from .config import GPTConfig
+from .placing import Placing
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """What the layers share in one call of the model."""
+
+    placing: Placing
+    rotate: Rotation | None
+    cache: KeyValueCache | None
+    backend: str
+
+
+class Block(nn.Module):
+    """``x + attention(rms(x))``, then ``x + mlp(rms(x))``."""
+
+    def __init__(self, config: GPTConfig, scheme: Scheme, layer: int) -> None:
+        super().__init__()
+        self.attention = Attention(config, scheme, layer)
+        self.mlp = MLP(config.width)
+
+    def forward(self, x: Tensor, call: Call) -> Tensor:
+        """``[B, L, W]`` to the same."""
+        attended: Tensor = x + self.attention(rms(x), call)
+        out: Tensor = attended + self.mlp(rms(attended))
+        return out
+
+
+class Attention(nn.Module):
+    """Causal self-attention with the three slots of a scheme."""
+
+    def __init__(self, config: GPTConfig, scheme: Scheme, layer: int) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.head_dim = config.head_dim
+        self.qk_norm = config.qk_norm
+        self.layer = layer
+        self.query = nn.Linear(config.width, config.width, bias=False)
+        self.key = nn.Linear(config.width, config.width, bias=False)
+        self.value = nn.Linear(config.width, config.width, bias=False)
+        self.output = nn.Linear(config.width, config.width, bias=False)
+        self.fill_slots(scheme)
+
+    def fill_slots(self, scheme: Scheme) -> None:
+        """Make the modules of the slots anew."""
+        slot = scheme.query_scale
+        self.query_scale = None if slot is None else slot.build(self.heads)
+        self.distance = scheme.distance.build(self.heads)
+
+    @torch.no_grad()
+    def restart_slots(self, scheme: Scheme) -> None:
+        """Let the slots' parameters, where they are, start again."""
+        for slot, module in (
+            (scheme.query_scale, self.query_scale),
+            (scheme.distance, self.distance),
+        ):
+            if slot is not None and module is not None:
+                started = slot.build(self.heads).state_dict()
+                for name, value in module.state_dict().items():
+                    value.copy_(started[name])
+
+    def forward(self, x: Tensor, call: Call) -> Tensor:
+        """``[B, L, W]`` to the same."""
+        query, key, value = (
+            self._split(linear(x)) for linear in (self.query, self.key, self.value)
+        )
+        if self.qk_norm:
+            query, key = rms(query), rms(key)
+        if call.rotate is not None:
+            query, key = call.rotate(query), call.rotate(key)
+        if self.query_scale is not None:
+            factor = self.query_scale(call.placing.places).to(compute_dtype(query.dtype))
+            query = (query * factor.unsqueeze(-1)).to(query.dtype)
+        if call.cache is not None:
+            key, value = call.cache.append(self.layer, key, value)
+        out = self.attend(query, key, value, call)
+        mixed: Tensor = self.output(out.transpose(1, 2).flatten(2))
+        return mixed
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, call: Call) -> Tensor:
+        """``[B, H, L, D]``, ``[B, H, N, D]`` and ``[B, H, N, D]`` to ``[B, H, L, D]``."""
+        out: Tensor = distance_affine_attention(
+            query,
+            key,
+            value,
+            self._affine(call, query),
+            backend=call.backend,
+            **call.placing.visibility,
+        )
+        return out
+
+    def _affine(self, call: Call, query: Tensor) -> DistanceAffine:
+        def make(length: int) -> DistanceAffine:
+            distance = torch.arange(length, dtype=torch.float64, device=query.device)
+            dtype = compute_dtype(query.dtype)
+            gain, bias = (table.to(dtype) for table in self.distance(distance))
+            return DistanceAffine(gain, bias)
+
+        span = call.placing.span
+        return make(span) if call.cache is None else call.cache.affine(self.layer, span, make)
+
+    def _split(self, x: Tensor) -> Tensor:
+        """``[B, L, W]`` to ``[B, H, L, D]``."""
+        return x.view(*x.shape[:2], self.heads, self.head_dim).transpose(1, 2)
+
+
+class MLP(nn.Module):
+    """Four times wider inside, with a squared ReLU."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, 4 * width, bias=False)
+        self.down = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[B, L, W]`` to the same."""
+        out: Tensor = self.down(F.relu(self.up(x)).square())
+        return out
+
+
+def rms(x: Tensor) -> Tensor:
+    """The last dimension divided by its root mean square."""
+    return F.rms_norm(x, x.shape[-1:])

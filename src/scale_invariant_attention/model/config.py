@@ -1,0 +1,147 @@
+"""What a GPT is made of: sizes, and the scheme that fills the slots of its attention."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from .. import schemes
+from ..schemes import Scheme
+from ..theory.arguments import did_you_mean, integer
+
+
+@dataclass(frozen=True)
+class GPTConfig:
+    """Sizes and scheme of a GPT; the defaults are the paper's model of 162 million parameters.
+
+    `scheme` is a name of ``schemes.names()``, or None for a model that is given slots of its own:
+    ``GPT(config, scheme=Scheme(...))``. `scheme_options` are the options of a named scheme besides
+    `train_length`: see ``schemes.options(name)``. `train_length` is the context length of training. It
+    limits nothing: a model takes any length. The schemes that change beyond it (NTK, YaRN) or start from
+    it (LogN) need it.
+
+    >>> GPTConfig(width=1024, heads=8).head_dim
+    128
+    >>> GPTConfig(scheme="scale-invariant-rope", scheme_options={"tau": 1.0}).slots.distance
+    ScaleInvariant(tau=1.0, learn_tau=False)
+    """
+
+    vocab_size: int = 50_304
+    layers: int = 12
+    width: int = 768
+    heads: int = 6
+    scheme: str | None = "scale-invariant-p-rope"
+    scheme_options: Mapping[str, Any] = field(default_factory=dict)
+    train_length: int | None = None
+    qk_norm: bool = True
+
+    def __post_init__(self) -> None:
+        sizes = ["vocab_size", "layers", "width", "heads"]
+        if self.train_length is not None:
+            sizes.append("train_length")
+        for name in sizes:
+            # As Python's own, which JSON can hold.
+            object.__setattr__(self, name, integer(name, getattr(self, name), at_least=1))
+        if not isinstance(self.qk_norm, bool):
+            raise TypeError(f"qk_norm must be True or False, got {self.qk_norm!r}")
+        if self.width % self.heads:
+            raise ValueError(
+                f"width must be a multiple of heads, got width={self.width} and heads={self.heads}"
+            )
+        self._check_scheme()
+
+    def _check_scheme(self) -> None:
+        if not isinstance(self.scheme_options, Mapping):
+            raise TypeError(f"scheme_options must be a dict, got {self.scheme_options!r}")
+        # Neither a default nor the caller's own dict, which may change.
+        object.__setattr__(self, "scheme_options", dict(self.scheme_options))
+        try:
+            json.dumps(self.scheme_options, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"scheme_options must hold what JSON can hold, got {self.scheme_options}: {error}"
+            ) from error
+        if self.scheme is None:
+            if self.scheme_options:
+                raise ValueError(
+                    f"scheme_options must be empty without a scheme, got {self.scheme_options}"
+                )
+            return
+        if "train_length" in self.scheme_options:
+            raise ValueError(
+                "train_length is a field of GPTConfig: give it there, not in scheme_options"
+            )
+        if self.train_length is None and "train_length" in schemes.options(self.scheme):
+            raise ValueError(
+                f"train_length must be given for scheme {self.scheme!r}, which depends on the context "
+                "length of training"
+            )
+        self.check_rotary(self.slots)
+
+    def check_rotary(self, scheme: Scheme) -> None:
+        """Refuse a scheme that cannot rotate heads of this size."""
+        try:
+            if scheme.rotary is not None:
+                scheme.rotary.frequencies(self.head_dim, 1)
+        except ValueError as error:
+            raise ValueError(
+                f"width / heads = {self.width} / {self.heads} does not suit the scheme: {error}"
+            ) from error
+
+    @property
+    def head_dim(self) -> int:
+        """The dimensions of one head."""
+        return self.width // self.heads
+
+    @property
+    def slots(self) -> Scheme:
+        """The scheme, with its options."""
+        if self.scheme is None:
+            raise ValueError(
+                "the configuration names no scheme: give the model its slots, "
+                "GPT(config, scheme=Scheme(...)), or GPTConfig the name of a scheme"
+            )
+        options = dict(self.scheme_options)
+        if "train_length" in schemes.options(self.scheme):
+            options["train_length"] = self.train_length
+        return schemes.get(self.scheme, **options)
+
+    @classmethod
+    def preset(cls, name: str, **changes: Any) -> "GPTConfig":
+        """A model of `PRESETS`, with any fields changed.
+
+        >>> GPTConfig.preset("mini", scheme="alibi").layers
+        4
+        """
+        if name not in PRESETS:
+            raise ValueError(f"there is no preset {name!r}; the presets are: {', '.join(PRESETS)}")
+        return cls.from_dict({**PRESETS[name], **changes})
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "GPTConfig":
+        """A configuration from its fields; unknown ones are refused.
+
+        >>> GPTConfig.from_dict({"head": 8})
+        Traceback (most recent call last):
+        TypeError: GPTConfig has no field 'head' (did you mean 'heads'?); its fields are: vocab_size, ...
+        """
+        known = [field.name for field in fields(cls)]
+        for name in values:
+            if name not in known:
+                hint = did_you_mean(name, known)
+                raise TypeError(
+                    f"GPTConfig has no field {name!r}{hint}; its fields are: {', '.join(known)}"
+                )
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields, as JSON can hold them."""
+        return asdict(self)
+
+
+# The two models of the paper, trained at 4096 tokens, and a byte-level one for CPUs.
+PRESETS: dict[str, dict[str, Any]] = {
+    "162m": {"layers": 12, "width": 768, "heads": 6, "train_length": 4096},
+    "304m": {"layers": 16, "width": 1024, "heads": 8, "train_length": 4096},
+    "mini": {"vocab_size": 256, "layers": 4, "width": 128, "heads": 4, "train_length": 256},
+}

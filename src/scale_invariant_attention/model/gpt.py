@@ -1,0 +1,351 @@
+"""The paper's GPT: pre-norm blocks without gains or biases, and a scheme for the positions.
+
+x = rms(embedding[tokens]);   x = block(x) for every block;   logits = head(rms(x))
+
+Shapes: B batch, L tokens, W width, V vocabulary.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from os import PathLike
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ..attention.backends import BACKENDS
+from ..attention.numerics import compute_dtype
+from ..schemes import Scheme, rotation
+from ..theory.arguments import integer
+from . import storage
+from .block import Attention, Block, Call, rms
+from .cache import KeyValueCache
+from .config import GPTConfig
+from .generation import write
+from .inputs import check_context_length, check_inputs
+from .loss import projected_cross_entropy
+from .parameters import belongs_to_scheme
+from .placing import cached_placing, placing
+from .sampling import Sampler
+from .storage import SavedModelError
+
+
+class GPT(nn.Module):
+    """A GPT with the scheme of its configuration, for contexts of any length.
+
+    Args:
+        config: sizes and scheme.
+        scheme: slots of your own in place of the scheme that `config` names, which the model's own
+            configuration then leaves open.
+        backend: the backend of attention: "auto", or one of ``available_backends(device)``.
+        checkpoint_activations: keep one activation a block for backward, and compute the rest again.
+
+    >>> model = GPT(GPTConfig.preset("mini"))
+    >>> tokens = torch.randint(256, (2, 100))
+    >>> model(tokens).shape
+    torch.Size([2, 100, 256])
+    >>> model(tokens[:, :-1], targets=tokens[:, 1:])
+    tensor(5.5452, grad_fn=...)
+    """
+
+    def __init__(
+        self,
+        config: GPTConfig,
+        *,
+        scheme: Scheme | None = None,
+        backend: str = "auto",
+        checkpoint_activations: bool = False,
+    ) -> None:
+        super().__init__()
+        _check_arguments(config, scheme, backend, checkpoint_activations)
+        if scheme is not None:
+            config = replace(config, scheme=None, scheme_options={})
+            config.check_rotary(scheme)
+        self.config = config
+        self.scheme = config.slots if scheme is None else scheme
+        self.backend = backend
+        self.checkpoint_activations = checkpoint_activations
+        self.embedding = nn.Embedding(config.vocab_size, config.width)
+        self.blocks = nn.ModuleList(Block(config, self.scheme, i) for i in range(config.layers))
+        self.head = nn.Linear(config.width, config.vocab_size, bias=False)
+        self.initialise()
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Draw all matrices anew; those that write to the residual stream, and the head, are zero.
+
+        What a scheme learns starts again as the scheme says.
+        """
+        nn.init.normal_(self.embedding.weight)
+        nn.init.zeros_(self.head.weight)
+        for attention in self._attention_layers():
+            attention.restart_slots(self.scheme)
+        for name, weight in self.blocks.named_parameters():
+            if belongs_to_scheme(name):
+                continue
+            if name.endswith(("attention.output.weight", "mlp.down.weight")):
+                nn.init.zeros_(weight)
+            else:
+                bound = weight.shape[1] ** -0.5
+                nn.init.uniform_(weight, -bound, bound)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        targets: Tensor | None = None,
+        *,
+        positions: Tensor | None = None,
+        documents: Tensor | None = None,
+        token_mask: Tensor | None = None,
+        context_length: int | Tensor | None = None,
+        cache: KeyValueCache | None = None,
+        reduction: Literal["mean", "none"] = "mean",
+    ) -> Tensor:
+        """The logits ``[B, L, V]``, float32; with targets the loss.
+
+        Args:
+            tokens: integers ``[B, L]``.
+            targets: integers ``[B, L]``, the tokens to be predicted, where -100 does not count. The loss
+                is computed in chunks, without holding all logits.
+            positions: integers ``[L]`` or ``[B, L]``; None counts from 0 in every document.
+            documents: integers ``[L]`` or ``[B, L]``, for packed batches: neighbours with the same
+                number are a document, and attention stays inside it.
+            token_mask: bool ``[B, L]``, False for padding.
+            context_length: for schemes that depend on it, the length to treat the tokens as being at: a
+                number, or integers ``[B]``. None: the length of the document that a token is in.
+            cache: from `new_cache`: the tokens follow those in it, and are added to it.
+            reduction: of the loss: "mean", or "none" for the loss of every token, ``[B, L]``.
+        """
+        hidden = self.hidden_states(
+            tokens,
+            positions=positions,
+            documents=documents,
+            token_mask=token_mask,
+            context_length=context_length,
+            cache=cache,
+        )
+        if targets is None:
+            return self.logits(hidden)
+        return projected_cross_entropy(hidden, self.head.weight, targets, reduction=reduction)
+
+    def hidden_states(
+        self,
+        tokens: Tensor,
+        *,
+        positions: Tensor | None = None,
+        documents: Tensor | None = None,
+        token_mask: Tensor | None = None,
+        context_length: int | Tensor | None = None,
+        cache: KeyValueCache | None = None,
+    ) -> Tensor:
+        """What the head reads, ``[B, L, W]``; arguments as in `forward`."""
+        check_inputs(
+            self.config.vocab_size,
+            tokens,
+            positions=positions,
+            documents=documents,
+            token_mask=token_mask,
+            context_length=context_length,
+            cache=cache,
+        )
+        if cache is None:
+            where = placing(tokens, positions, documents, token_mask, context_length)
+        else:
+            cache.begin(self, tokens.shape[0])
+            check_context_length(cache.context_length, tokens.shape[0])
+            where = cached_placing(tokens, positions, token_mask, cache)
+        x = rms(self.embedding(tokens.long()))
+        rotate = None
+        if self.scheme.rotary is not None:
+            dtype = compute_dtype(x.dtype)
+            rotate = rotation(self.scheme.rotary, where.places, self.config.head_dim, dtype)
+        call = Call(where, rotate, cache, self.backend)
+        for block in self.blocks:
+            if self.checkpoint_activations and torch.is_grad_enabled():
+                x = checkpoint(block, x, call, use_reentrant=False)
+            else:
+                x = block(x, call)
+        if cache is not None:
+            cache.length += tokens.shape[1]
+        return rms(x)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """What the head makes of them, as float32 or wider."""
+        logits: Tensor = self.head(hidden)
+        return logits.to(compute_dtype(logits.dtype))
+
+    def new_cache(
+        self, *, context_length: int | Tensor | None = None, room: int = 64
+    ) -> KeyValueCache:
+        """An empty cache of keys and values, for `forward` under ``torch.no_grad()``.
+
+        Args:
+            context_length: for schemes that depend on it, the length that the text is going to have: a
+                number, or integers ``[B]``. Without it such a cache ends at the trained length, or at
+                that of the first call if it is longer.
+            room: for how many tokens to make room at first.
+        """
+        check_context_length(context_length)
+        return KeyValueCache(
+            self.config.layers,
+            model=self,
+            depends_on_context=self.scheme.depends_on_context,
+            context_length=context_length,
+            train_length=self.scheme.train_length,
+            room=integer("room", room, at_least=1),
+        )
+
+    def generate(
+        self,
+        tokens: Tensor,
+        max_new_tokens: int,
+        *,
+        token_mask: Tensor | None = None,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        stop_tokens: Sequence[int] = (),
+        seed: int | None = None,
+    ) -> Tensor:
+        """The prompts and what the model writes behind them, ``[B, L + new]``.
+
+        Args:
+            tokens: prompts, integers ``[B, L]``; shorter ones are padded on the left (`left_padded`).
+            max_new_tokens: how many tokens to write at most.
+            token_mask: bool ``[B, L]``, False for padding.
+            temperature: 0 takes the likeliest token, whatever the three below say; 1 samples as the
+                model predicts.
+            top_k: sample among the `top_k` likeliest tokens only.
+            top_p: sample among the likeliest tokens that have this probability together.
+            stop_tokens: a row ends with the first of them that it writes; behind it the row is filled
+                with that token. Writing ends when all rows have ended.
+            seed: for the same samples again; None draws from torch's global generator.
+        """
+        written = self.stream(
+            tokens,
+            max_new_tokens,
+            token_mask=token_mask,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            stop_tokens=stop_tokens,
+            seed=seed,
+        )
+        return torch.cat([tokens.long(), *(column.unsqueeze(1) for column in written)], dim=1)
+
+    def stream(
+        self,
+        tokens: Tensor,
+        max_new_tokens: int,
+        *,
+        token_mask: Tensor | None = None,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        stop_tokens: Sequence[int] = (),
+        seed: int | None = None,
+    ) -> Iterator[Tensor]:
+        """The tokens that `generate` writes, ``[B]`` at a time, as they come."""
+        sampler = Sampler(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+        return write(self, tokens, token_mask, max_new_tokens, sampler, stop_tokens)
+
+    def save_pretrained(self, folder: str | PathLike[str], *, shard_bytes: int = 5 * 10**9) -> None:
+        """Save configuration and weights to a folder, where a model saved before is replaced.
+
+        Weights are safetensors files of at most `shard_bytes` each. Until all is written a model that
+        was there stays whole.
+        """
+        storage.save(folder, self.config.to_dict(), self.state_dict(), shard_bytes=shard_bytes)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        folder: str | PathLike[str],
+        *,
+        scheme: Scheme | None = None,
+        backend: str = "auto",
+        checkpoint_activations: bool = False,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype | None = None,
+    ) -> "GPT":
+        """Open a model that `save_pretrained` saved.
+
+        Args:
+            folder: where it was saved.
+            scheme: the slots, for a model that was made with slots of its own.
+            backend: as for a new model.
+            checkpoint_activations: as for a new model.
+            device: where to put the weights.
+            dtype: to convert them; None keeps theirs.
+        """
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise TypeError(f"dtype must be a floating dtype of torch or None, got {dtype!r}")
+        values, tensors = storage.load(folder)
+        try:
+            with torch.device("meta"):
+                model = cls(
+                    _saved_config(values),
+                    scheme=scheme,
+                    backend=backend,
+                    checkpoint_activations=checkpoint_activations,
+                )
+            # Slots may hold more than is saved, so they are made, not loaded alone.
+            for attention in model._attention_layers():
+                attention.fill_slots(model.scheme)
+            _check_tensors(model, tensors)
+        except (TypeError, ValueError) as error:
+            raise SavedModelError(f"{folder} cannot be opened: {error}") from error
+        model.load_state_dict(tensors, assign=True)
+        return model.to(device=device, dtype=dtype)
+
+    def _attention_layers(self) -> Iterator[Attention]:
+        return (module for module in self.modules() if isinstance(module, Attention))
+
+
+def _check_arguments(
+    config: GPTConfig, scheme: Scheme | None, backend: str, checkpoint_activations: bool
+) -> None:
+    if not isinstance(config, GPTConfig):
+        raise TypeError(
+            f"config must be a GPTConfig, got {config!r}; for one of the presets pass "
+            "GPTConfig.preset(name)"
+        )
+    if scheme is not None and not isinstance(scheme, Scheme):
+        raise TypeError(
+            f"scheme must be a Scheme with slots of your own, got {scheme!r}; a scheme by name is "
+            "part of the configuration: GPTConfig(scheme=name)"
+        )
+    if backend != "auto" and backend not in BACKENDS:
+        raise ValueError(f"backend must be one of auto, {', '.join(BACKENDS)}; got {backend!r}")
+    if not isinstance(checkpoint_activations, bool):
+        raise TypeError(
+            f"checkpoint_activations must be True or False, got {checkpoint_activations!r}"
+        )
+
+
+def _saved_config(values: dict[str, Any]) -> GPTConfig:
+    missing = [field.name for field in fields(GPTConfig) if field.name not in values]
+    if missing:
+        raise ValueError(f"its configuration lacks {', '.join(missing)}")
+    return GPTConfig.from_dict(values)
+
+
+def _check_tensors(model: GPT, tensors: dict[str, Tensor]) -> None:
+    """Refuse weights that are not those of the model, with the first that is wrong."""
+    expected = model.state_dict()
+    for name in [*expected, *sorted(tensors.keys() - expected.keys())]:
+        if name not in tensors:
+            wrong = f"{name} is missing"
+        elif name not in expected:
+            wrong = f"{name} is no parameter of this model"
+        elif tensors[name].shape != expected[name].shape:
+            wrong = (
+                f"{name} has shape {tuple(tensors[name].shape)}, "
+                f"but the configuration makes it {tuple(expected[name].shape)}"
+            )
+        elif tensors[name].is_floating_point() != expected[name].is_floating_point():
+            wrong = f"{name} has dtype {tensors[name].dtype}"
+        else:
+            continue
+        raise ValueError(f"its weights do not fit its configuration: {wrong}")

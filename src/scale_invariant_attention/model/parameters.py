@@ -1,0 +1,48 @@
+"""Which parameters go to which optimiser."""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+
+@dataclass(frozen=True)
+class ParameterSplit:
+    """The parameters of a GPT by name, each in one of four groups."""
+
+    matrices: dict[str, nn.Parameter]
+    """Every matrix of the blocks: for Muon."""
+    embedding: dict[str, nn.Parameter]
+    """For Adam."""
+    head: dict[str, nn.Parameter]
+    """For Adam."""
+    scalars: dict[str, nn.Parameter]
+    """What the schemes learn, as LogN's scales, the logarithms of tau or a table: for Adam."""
+
+
+def parameter_split(model: nn.Module) -> ParameterSplit:
+    """The parameters of a GPT, also one that is wrapped or compiled, as its optimisers take them.
+
+    >>> from scale_invariant_attention.model import GPT, GPTConfig
+    >>> split = parameter_split(GPT(GPTConfig.preset("mini", scheme="logn-rope")))
+    >>> len(split.matrices), list(split.embedding), list(split.head), len(split.scalars)
+    (24, ['embedding.weight'], ['head.weight'], 4)
+    """
+    split = ParameterSplit({}, {}, {}, {})
+    for name, parameter in model.named_parameters():
+        # Wrappers put names of their own before those of the model.
+        parts = name.split(".")
+        if "blocks" not in parts:
+            group = split.embedding if "embedding" in parts else split.head
+        else:
+            group = split.scalars if belongs_to_scheme(name) else split.matrices
+        group[name] = parameter
+    return split
+
+
+def belongs_to_scheme(name: str) -> bool:
+    """Whether a parameter of a block is one that its scheme learns, whatever its shape.
+
+    >>> belongs_to_scheme("0.attention.distance.log_tau"), belongs_to_scheme("0.mlp.up.weight")
+    (True, False)
+    """
+    return not {"query_scale", "distance"}.isdisjoint(name.split("."))
