@@ -54,16 +54,18 @@ build/sanitize/_kernels.so build/thread-sanitize/_kernels.so: $(KERNELS) | $(INS
 
 TIMINGS := benchmarks/results/attention.csv
 RATIOS := benchmarks/results/ratios.csv
+MODELS := benchmarks/results/models.csv
 BENCH ?=
 bench: $(INSTALLED)  ## The op side by side with its rivals, on an idle machine: make bench BENCH=--resume.
 	$(BIN)/python -m pytest tests/attention -q -x -n auto --dist worksteal
 	$(BIN)/sia bench --output $(TIMINGS) $(BENCH)
 	$(BIN)/sia bench ratios --output $(RATIOS)
+	$(BIN)/sia bench models --output $(MODELS)
 	$(MAKE) bench-page
 
 bench-page: $(INSTALLED)  ## The figures and the page, from what is recorded.
 	$(BIN)/sia bench plot --results $(TIMINGS) --output docs
-	$(BIN)/sia bench page --results $(TIMINGS) --ratios $(RATIOS) --output docs/benchmark.md
+	$(BIN)/sia bench page --results $(TIMINGS) --ratios $(RATIOS) --models $(MODELS) --output docs/benchmark.md
 
 docs: $(VENV)/.installed-docs  ## The documentation as a web site in site/.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

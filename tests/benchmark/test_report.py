@@ -7,7 +7,7 @@ import pytest
 
 from scale_invariant_attention.benchmark import grid
 from scale_invariant_attention.benchmark.problem import Problem
-from scale_invariant_attention.benchmark.records import Ratio, Timing, read_records
+from scale_invariant_attention.benchmark.records import ModelTiming, Ratio, Timing, read_records
 from scale_invariant_attention.benchmark.report import page
 from scale_invariant_attention.provenance import provenance
 
@@ -77,6 +77,31 @@ def test_without_the_backend_there_are_no_targets(origin, row):
     assert "ratios.csv" not in text
 
 
+def test_models_are_told_with_their_target_and_the_share_of_attention(origin, row):
+    step = ModelTiming(
+        "mini",
+        "training step",
+        16,
+        256,
+        100.0,
+        90.0,
+        110.0,
+        95.0,
+        1.06,
+        1.0,
+        1.1,
+        1.05,
+        False,
+        None,
+        9,
+    )
+    decode = replace(step, pass_name="decode", ratio=0.8, met=True, attention_share=0.354)
+    text = page(origin, [row], None, (), origin, [step, decode])
+    assert "| 100.0 | 1.060 (1.000 to 1.100) | at most 1.05 | **no** |  |" in text
+    assert "| 100.0 | 0.800 (1.000 to 1.100) | at most 1.05 | yes | 35% |" in text
+    assert "benchmarks/results/models.csv" in text
+
+
 def test_the_source_is_told(origin, row):
     text = page(origin | {"commit": "0123456789abcdef with changes"}, [row])
     assert "0123456789ab with changes" in text
@@ -89,4 +114,6 @@ def test_the_page_in_the_documentation_is_that_of_the_recorded_results():
     timings = read_records(results / "attention.csv", Timing)
     ratios = results / "ratios.csv"
     compared = read_records(ratios, Ratio) if ratios.exists() else (None, [])
-    assert (ROOT / "docs" / "benchmark.md").read_text() == page(*timings, *compared)
+    models = results / "models.csv"
+    whole = read_records(models, ModelTiming) if models.exists() else (None, [])
+    assert (ROOT / "docs" / "benchmark.md").read_text() == page(*timings, *compared, *whole)

@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from scale_invariant_attention.benchmark import comparisons, rivals
+from scale_invariant_attention.benchmark import comparisons, models, rivals
 from scale_invariant_attention.benchmark.bounds import Bounds
-from scale_invariant_attention.benchmark.records import Ratio, Timing, read_records
+from scale_invariant_attention.benchmark.records import ModelTiming, Ratio, Timing, read_records
 from scale_invariant_attention.cli import app, bench
+from scale_invariant_attention.model import GPTConfig
 
 QUICK = ("--quick", "--no-memory", "--rivals", "tiled", "--seconds", "0")
 
@@ -189,6 +190,33 @@ def test_ratios_of_what_is_no_backend_are_refused(output, backend, complaint):
     assert done.exit_code == 2
     assert "--backend" in done.output
     assert complaint in done.output
+
+
+@pytest.fixture
+def tiny_models(monkeypatch):
+    """Two models that take no time."""
+    config = GPTConfig(vocab_size=16, layers=1, width=16, heads=1)
+    tiny = [
+        models.ModelProblem("tiny", config, name, 1, 8) for name in (models.TRAIN, models.DECODE)
+    ]
+    monkeypatch.setattr(models, "problems", lambda quick: tiny)
+
+
+def test_models_are_recorded_and_written_up(output, tiny_models):
+    assert run(output, *QUICK, "--lengths", "16", "--passes", "forward").exit_code == 0
+    recorded = output.with_name("models.csv")
+    options = ("--output", str(recorded), "--seconds", "0")
+    done = CliRunner().invoke(app, ["bench", "models", *options])
+    assert done.exit_code == 0
+    assert "of RoPE on SDPA; target: at most 1.05" in done.output
+    assert "of the time of a token in attention" in done.output
+    _, rows = read_records(recorded, ModelTiming)
+    assert [row.pass_name for row in rows] == [models.TRAIN, models.DECODE]
+
+    page = output.parent / "benchmark.md"
+    options = ("--results", str(output), "--models", str(recorded), "--output", str(page))
+    assert CliRunner().invoke(app, ["bench", "page", *options]).exit_code == 0
+    assert "## Models" in page.read_text()
 
 
 def test_a_recorded_run_is_drawn_and_written_up(output, few_comparisons):

@@ -58,7 +58,31 @@ class Ratio:
     rounds: int
 
 
-Record = TypeVar("Record", Timing, Ratio)
+@dataclass(frozen=True)
+class ModelTiming:
+    """A step of a whole model, and its time relative to the same with plain RoPE on SDPA.
+
+    Of a step that decodes, also the share of its time that is spent in attention.
+    """
+
+    model: str
+    pass_name: str
+    batch: int
+    length: int
+    median_ms: float
+    low_ms: float
+    high_ms: float
+    baseline_ms: float
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+    target: float
+    met: bool
+    attention_share: float | None
+    rounds: int
+
+
+Record = TypeVar("Record", Timing, Ratio, ModelTiming)
 
 _READERS: dict[Any, Callable[[str], Any]] = {
     str: str,

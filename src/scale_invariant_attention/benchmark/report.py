@@ -5,7 +5,7 @@ from textwrap import fill
 
 from .figures import DECODE_FIGURE, PEAK_FIGURE, RATIO_FIGURE
 from .problem import DECODE
-from .records import Ratio, Timing
+from .records import ModelTiming, Ratio, Timing
 from .rivals import BASELINE
 from .targets import MICROSECONDS, RATIO, SHARE, held_to_targets
 
@@ -34,14 +34,22 @@ What the backend `{backend}` is held to, and whether it gets there: by the media
 met. An added cost below zero shows how far the machine drifts within a run, and no more: it is then too
 small to be measured there."""
 
+_MODELS_HEAD = """## Models
+
+A step of the GPT with the scheme `scale-invariant-p-rope`, relative to the same GPT with plain RoPE on
+SDPA. A training step is forward, loss, backward and a step of Adam; to decode is one token more behind a
+full cache, with the share of that time that attention takes."""
+
 
 def page(
     origin: dict[str, str],
     timings: Sequence[Timing],
     ratio_origin: dict[str, str] | None = None,
     ratios: Sequence[Ratio] = (),
+    model_origin: dict[str, str] | None = None,
+    models: Sequence[ModelTiming] = (),
 ) -> str:
-    """The page as Markdown; without ratios it has those of the grid alone."""
+    """The page as Markdown; without ratios it has those of the grid alone, without models none."""
     backend = (ratio_origin or {}).get("backend", BACKEND)
     targets = [*held_to_targets(timings, backend), *ratios]
     parts = [_HEAD.format(**origin)]
@@ -53,12 +61,16 @@ def page(
         parts.append(f"![Decoding: time and share of bandwidth]({DECODE_FIGURE})")
     if targets:
         parts += _targets(targets, backend)
+    if models:
+        parts += _models(models)
     groups = dict.fromkeys((row.pass_name, row.shape) for row in _in_order(timings))
     parts += [_table(*group, timings) for group in groups]
     parts.append("## Where the figures come from")
     parts.append(_source(origin, "attention.csv"))
     if ratio_origin is not None:
         parts.append(_source(ratio_origin, "ratios.csv"))
+    if model_origin is not None:
+        parts.append(_source(model_origin, "models.csv"))
     return "\n\n".join(parts) + "\n"
 
 
@@ -78,6 +90,27 @@ def _targets(targets: Sequence[Ratio], backend: str) -> Iterable[str]:
             measured(ratio),
             f"{ratio.sense} {in_unit(ratio.target, ratio.unit)}",
             "yes" if ratio.met else "**no**",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    yield "\n".join(lines)
+
+
+def _models(models: Sequence[ModelTiming]) -> Iterable[str]:
+    yield _MODELS_HEAD
+    lines = [
+        "| model | | tokens | milliseconds | relative to RoPE on SDPA | target | met | in attention |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in models:
+        cells = [
+            row.model,
+            row.pass_name,
+            f"{row.batch} x {row.length:,}",
+            f"{row.median_ms:#.4g}",
+            f"{row.ratio:.3f} ({row.ratio_low:.3f} to {row.ratio_high:.3f})",
+            f"at most {row.target:g}",
+            "yes" if row.met else "**no**",
+            "" if row.attention_share is None else f"{row.attention_share:.0%}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     yield "\n".join(lines)

@@ -32,6 +32,8 @@ SPEED_UP = 1.85
 CALL_OVERHEAD = 30.0
 # What gradients of gain and bias add to the time of the backward pass.
 TABLE_GRADIENTS = 0.10
+# A step of a whole model, to the same with plain RoPE on SDPA.
+MODEL_TIME_TO_ROPE = 1.05
 
 
 def is_met(figure: float, sense: str, target: float) -> bool:

@@ -8,17 +8,25 @@ from typing import Annotated
 import typer
 
 from ..attention import available_backends, unavailable_backends
-from ..benchmark import comparisons, grid, report
+from ..benchmark import comparisons, grid, models, report
 from ..benchmark.bounds import Bounds
 from ..benchmark.correctness import fault
 from ..benchmark.figures import draw
-from ..benchmark.records import Ratio, Record, Timing, read_records, write_records
+from ..benchmark.records import (
+    ModelTiming,
+    Ratio,
+    Record,
+    Timing,
+    read_records,
+    write_records,
+)
 from ..benchmark.rivals import BASELINE, Rival, contenders, rival_named
 from ..provenance import provenance
 from .page import Page
 
 OUTPUT = Path("benchmark-output")
-TIMINGS, RATIOS, PAGE = OUTPUT / "attention.csv", OUTPUT / "ratios.csv", OUTPUT / "benchmark.md"
+TIMINGS, RATIOS, MODELS = (OUTPUT / f"{name}.csv" for name in ("attention", "ratios", "models"))
+PAGE = OUTPUT / "benchmark.md"
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -182,6 +190,41 @@ def ratios(
     page.line(f"Written to {output}")
 
 
+@app.command(name="models")
+def bench_models(
+    seconds: Annotated[
+        float | None,
+        typer.Option(min=0, help="A model, after at least three rounds; 30 by default."),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option(metavar="CSV", help="Where to write; a file that is there is replaced.")
+    ] = MODELS,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Small models, at which targets mean nothing.")
+    ] = False,
+) -> None:
+    """Steps of whole models: the scale-invariant scheme, relative to plain RoPE on SDPA."""
+    page = Page()
+    bounds = Bounds.measured()
+    origin = provenance() | bounds.record()
+    print_origin(page, origin)
+    usual_seconds = 0.05 if quick else 30
+    rows: list[ModelTiming] = []
+    for problem in models.problems(quick):
+        page.heading(str(problem))
+        row = models.measured(problem, usual_seconds if seconds is None else seconds)
+        rows.append(row)
+        # After every model, so that a run that is broken off leaves what it has.
+        write_records(output, origin, rows)
+        page.line(
+            f"{row.median_ms:#.4g} ms, {row.ratio:.3f} ({row.ratio_low:.3f} to {row.ratio_high:.3f}) "
+            f"of RoPE on SDPA; target: at most {row.target:g}, {'met' if row.met else 'not met'}"
+        )
+        if row.attention_share is not None:
+            page.line(f"{row.attention_share:.0%} of the time of a token in attention")
+    page.line(f"\nWritten to {output}")
+
+
 def _backend_named(name: str) -> Rival:
     rival = rival_named(name)
     if not rival.whole_contract:
@@ -215,13 +258,17 @@ def write_page(
     ratios: Annotated[
         Path, typer.Option(metavar="CSV", help="What `sia bench ratios` has written, if it has.")
     ] = RATIOS,
+    models: Annotated[
+        Path, typer.Option(metavar="CSV", help="What `sia bench models` has written, if it has.")
+    ] = MODELS,
     output: Annotated[Path, typer.Option(metavar="MD", help="The page to write.")] = PAGE,
 ) -> None:
     """Write up recorded results as a page of the documentation."""
     timings = _read(results, Timing, "--results")
     compared = _read(ratios, Ratio, "--ratios") if ratios.exists() else (None, [])
+    whole = _read(models, ModelTiming, "--models") if models.exists() else (None, [])
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(report.page(*timings, *compared), encoding="utf-8")
+    output.write_text(report.page(*timings, *compared, *whole), encoding="utf-8")
     typer.echo(str(output))
 
 
