@@ -1,0 +1,106 @@
+"""Muon: momentum for matrices, whose update is turned into one with all singular values near 1.
+
+    buffer += (1 - momentum) (gradient - buffer)
+    update  = orthogonalised(gradient + momentum (buffer - gradient))
+    weight -= rate max(1, rows / columns)^0.5 update
+
+This is the arithmetic of ``torch.optim.Muon`` but for its precision: that one orthogonalises in
+bfloat16, which CPUs without units for it multiply hundreds of times slower than float32.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+
+from ..attention.numerics import compute_dtype, without_autocast
+from ..theory.arguments import real_number
+
+# An odd polynomial that is steep at 0: five of them bring singular values from above 0.01 to about
+# 0.7 ... 1.2, sooner than one that would converge to 1.
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+STEPS = 5
+SMALLEST_NORM = 1e-7
+
+
+class Muon(torch.optim.Optimizer):
+    """Muon in the precision of the weights, float32 at least, with Nesterov momentum.
+
+    Its state has the same names and meaning as that of ``torch.optim.Muon``.
+
+    Args:
+        params: matrices, or groups of them as for any optimiser of torch.
+        lr: the rate, before the factor for matrices with more rows than columns.
+        momentum: how much of the buffer stays at each step.
+    """
+
+    def __init__(self, params: Iterable[Any], lr: float = 0.02, *, momentum: float = 0.95) -> None:
+        if real_number("lr", lr) < 0:
+            raise ValueError(f"lr must satisfy lr >= 0, got {lr}; pass zero or a positive number")
+        if not 0 <= real_number("momentum", momentum) < 1:
+            raise ValueError(f"momentum must satisfy 0 <= momentum < 1, got {momentum}")
+        super().__init__(params, {"lr": lr, "momentum": momentum})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch's, for matrices only."""
+        super().add_param_group(param_group)
+        for weight in self.param_groups[-1]["params"]:
+            if weight.ndim != 2:
+                self.param_groups.pop()
+                raise ValueError(
+                    f"params must be matrices, got one of shape {tuple(weight.shape)}; "
+                    f"use another optimiser for it"
+                )
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Change every weight that has a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    self._change(weight, weight.grad, group["lr"], group["momentum"])
+        return loss
+
+    def _change(self, weight: Tensor, gradient: Tensor, rate: float, momentum: float) -> None:
+        state = self.state[weight]
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(gradient)
+        buffer = state["momentum_buffer"]
+        buffer.lerp_(gradient, 1 - momentum)
+        update = orthogonalised(gradient.lerp(buffer, momentum))
+        rows, columns = weight.shape
+        weight.add_(update.to(weight.dtype), alpha=-rate * max(1, rows / columns) ** 0.5)
+
+
+def orthogonalised(matrix: Tensor) -> Tensor:
+    """A matrix ``[rows, columns]`` with the same singular vectors, and singular values of 0.68 to 1.16.
+
+    Five Newton-Schulz steps ``X <- a X + (b X X' + c (X X')^2) X``, in float32 or wider. A matrix of
+    zeros stays, and singular values below a hundredth of the matrix's norm rise less.
+
+    >>> matrix = torch.diag(torch.tensor([300.0, 20.0, 4.0]))
+    >>> orthogonalised(matrix).diag()
+    tensor([0.6989, 1.1265, 0.9296])
+    """
+    a, b, c = COEFFICIENTS
+    rows, columns = matrix.shape
+    # The smaller of the two Gram matrices.
+    x = matrix.T if rows > columns else matrix
+    x = x.to(compute_dtype(x.dtype))
+    with without_autocast(x.device):
+        x = x / x.norm().clamp(min=SMALLEST_NORM)
+        for _ in range(STEPS):
+            gram = x @ x.T
+            x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.T if rows > columns else x

@@ -1,0 +1,234 @@
+"""The optimisers of a GPT as one: Muon for the matrices of its blocks, Adam for everything else."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..model import parameter_split
+from ..theory.arguments import real_number
+from .muon import Muon
+
+BETAS = (0.9, 0.95)
+MOMENTUM = 0.95
+ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
+MUON_STATE = ("momentum_buffer",)
+
+# What torch.compile and DistributedDataParallel put into the names of parameters.
+WRAPPERS = ("_orig_mod", "module")
+
+
+@dataclass(frozen=True)
+class LearningRates:
+    """The rates of the four groups of parameters; the defaults are the paper's for 162M."""
+
+    embedding: float = 0.3
+    head: float = 0.002
+    scalars: float = 0.002
+    matrices: float = 0.02
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if real_number(field.name, getattr(self, field.name)) < 0:
+                raise ValueError(
+                    f"{field.name} must be a rate of at least 0, got {getattr(self, field.name)!r}"
+                )
+
+
+class Optimisers:
+    """Adam and Muon with the rates of four groups, and one schedule for all of them.
+
+    Made by :func:`build_optimisers`. The state is tensors named by parameter and kind, as
+    ``blocks.0.mlp.up.weight.momentum_buffer``, and values that JSON can hold. The names are the same
+    for a model and for the wrapped or compiled model, and the state fits both.
+    """
+
+    def __init__(
+        self,
+        groups: Mapping[str, Mapping[str, nn.Parameter]],
+        rates: LearningRates,
+    ) -> None:
+        self.rates = rates
+        self.schedule_factor = 1.0
+        self._parameters = {
+            name: parameter for group in groups.values() for name, parameter in group.items()
+        }
+        matrices = list(groups["matrices"].values())
+        others = [
+            {"name": group, "params": list(groups[group].values()), "lr": getattr(rates, group)}
+            for group in ("embedding", "head", "scalars")
+            if groups[group]
+        ]
+        self._adam = torch.optim.Adam(
+            others, betas=BETAS, fused=all(_has_fused_adam(p) for p in self._parameters.values())
+        )
+        self._muon = _muon(
+            [{"name": "matrices", "params": matrices, "lr": rates.matrices}], matrices[0].device
+        )
+        self._kinds: dict[nn.Parameter, tuple[str, ...]] = dict.fromkeys(matrices, MUON_STATE)
+        self._kinds |= {p: ADAM_STATE for group in others for p in group["params"]}
+
+    @property
+    def optimisers(self) -> tuple[torch.optim.Optimizer, torch.optim.Optimizer]:
+        """Adam and Muon themselves."""
+        return self._adam, self._muon
+
+    def step(self) -> None:
+        """Change every parameter that has a gradient."""
+        for optimiser in self.optimisers:
+            optimiser.step()
+
+    def zero_grad(self) -> None:
+        """Drop all gradients."""
+        for optimiser in self.optimisers:
+            optimiser.zero_grad(set_to_none=True)
+
+    def set_schedule_factor(self, factor: float) -> None:
+        """Set every rate to `factor` times its own."""
+        if real_number("factor", factor) < 0:
+            raise ValueError(f"factor must satisfy factor >= 0, got {factor}")
+        self.schedule_factor = float(factor)
+        for optimiser in self.optimisers:
+            for group in optimiser.param_groups:
+                group["lr"] = getattr(self.rates, group["name"]) * self.schedule_factor
+
+    @property
+    def state_bytes(self) -> int:
+        """The size of the state once every parameter has been changed, known from the start."""
+        return sum(
+            4 if kind == "step" else parameter.numel() * parameter.element_size()
+            for parameter, kinds in self._kinds.items()
+            for kind in kinds
+        )
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """The state of every parameter that has been changed: the tensors themselves, no copies."""
+        return {
+            f"{name}.{kind}": state[kind]
+            for name, parameter in self._parameters.items()
+            if (state := self._state(parameter))
+            for kind in self._kinds[parameter]
+        }
+
+    def state_values(self) -> dict[str, Any]:
+        """What the state has besides tensors: rates, schedule, and which parameters have no state."""
+        unchanged = [name for name, p in self._parameters.items() if not self._state(p)]
+        return {
+            "rates": asdict(self.rates),
+            "schedule_factor": self.schedule_factor,
+            "unchanged": unchanged,
+        }
+
+    def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state_tensors` and :meth:`state_values` gave, to the bit.
+
+        The tensors are copied to where the parameters are. If they do not fit, nothing is changed.
+        """
+        expected = {
+            f"{name}.{kind}": (parameter, kind)
+            for name, parameter in self._parameters.items()
+            if name not in values["unchanged"]
+            for kind in self._kinds[parameter]
+        }
+        _check_state(tensors, expected)
+        rates = LearningRates(**values["rates"])
+        for optimiser in self.optimisers:
+            optimiser.state.clear()
+        for name, (parameter, kind) in expected.items():
+            # Adam counts its steps on the device only where it is fused or captured.
+            on_cpu = kind == "step" and not self._adam.defaults["fused"]
+            device = "cpu" if on_cpu else parameter.device
+            self._optimiser(parameter).state[parameter][kind] = (
+                tensors[name].detach().to(device, copy=True)
+            )
+        self.rates = rates
+        self.set_schedule_factor(values["schedule_factor"])
+
+    def _optimiser(self, parameter: nn.Parameter) -> torch.optim.Optimizer:
+        return self._muon if self._kinds[parameter] == MUON_STATE else self._adam
+
+    def _state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        # Not by index: that would make an empty state for it.
+        state: dict[str, Tensor] = self._optimiser(parameter).state.get(parameter, {})
+        return state
+
+
+def build_optimisers(model: nn.Module, rates: LearningRates | None = None) -> Optimisers:
+    """The optimisers of a GPT, also one that is wrapped or compiled.
+
+    Weights and state are float32 (or float64); to compute in less, run the model under autocast.
+
+    >>> from scale_invariant_attention.model import GPT, GPTConfig
+    >>> model = GPT(GPTConfig.preset("mini"))
+    >>> optimisers = build_optimisers(model, LearningRates(matrices=0.01))
+    >>> optimisers.set_schedule_factor(0.5)
+    >>> tokens = torch.randint(256, (1, 9))
+    >>> model(tokens[:, :-1], targets=tokens[:, 1:]).backward()
+    >>> optimisers.step()
+    >>> sorted(optimisers.state_tensors())[-3:]
+    ['head.weight.exp_avg', 'head.weight.exp_avg_sq', 'head.weight.step']
+    """
+    split = parameter_split(model)
+    groups = {
+        field.name: {plain_name(name): p for name, p in getattr(split, field.name).items()}
+        for field in fields(split)
+    }
+    for group in groups.values():
+        for name, parameter in group.items():
+            if parameter.dtype not in (torch.float32, torch.float64):
+                raise ValueError(
+                    f"model must have weights in float32, got {name} in {parameter.dtype}; "
+                    f"to compute in less, train float32 weights under torch.autocast"
+                )
+    return Optimisers(groups, LearningRates() if rates is None else rates)
+
+
+def plain_name(name: str) -> str:
+    """The name that a parameter has in the model itself, without those of wrappers.
+
+    >>> plain_name("module._orig_mod.blocks.0.mlp.up.weight")
+    'blocks.0.mlp.up.weight'
+    """
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
+
+
+def fast_in_bfloat16(device: torch.device) -> bool:
+    """Whether a device has units for products of bfloat16 matrices."""
+    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+
+
+def _muon(groups: list[dict[str, Any]], device: torch.device) -> torch.optim.Optimizer:
+    if fast_in_bfloat16(device):
+        return torch.optim.Muon(groups, momentum=MOMENTUM, nesterov=True, weight_decay=0.0)
+    return Muon(groups, momentum=MOMENTUM)
+
+
+def _has_fused_adam(parameter: Tensor) -> bool:
+    return parameter.device.type in ("cpu", "cuda")
+
+
+def _check_state(
+    tensors: Mapping[str, Tensor], expected: Mapping[str, tuple[nn.Parameter, str]]
+) -> None:
+    for name in sorted(expected.keys() | tensors.keys()):
+        if name not in tensors:
+            raise ValueError(
+                f"tensors must have {name!r}, but it is missing; are they of this model?"
+            )
+        if name not in expected:
+            raise ValueError(
+                f"tensors have {name!r}, which this model has not; are they of this model?"
+            )
+        parameter, kind = expected[name]
+        shape, dtype = (
+            (torch.Size(()), torch.float32)
+            if kind == "step"
+            else (parameter.shape, parameter.dtype)
+        )
+        if tensors[name].shape != shape or tensors[name].dtype != dtype:
+            raise ValueError(
+                f"{name!r} must be {dtype} of shape {tuple(shape)}, got {tensors[name].dtype} of "
+                f"shape {tuple(tensors[name].shape)}; are the tensors of this model?"
+            )

@@ -1,0 +1,181 @@
+"""The folder of a run: what was asked for, where it ran, what came out, and its checkpoints.
+
+config.json        what was asked for; written once
+provenance.jsonl   commit, versions and machine, a line each time the run was started or resumed
+metrics.jsonl      a line a measurement
+checkpoints/       see `checkpoints`
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..files import clear_partial_files, locked, replace_file, sync_folder
+from ..provenance import provenance
+from ..theory.arguments import integer
+from .json_lines import JsonLines, mend_json_lines, read_json_lines
+
+CONFIG = "config.json"
+PROVENANCE = "provenance.jsonl"
+METRICS = "metrics.jsonl"
+CHECKPOINTS = "checkpoints"
+
+
+class DifferentConfigError(ValueError):
+    """A folder holds a run of another configuration."""
+
+
+class Run:
+    """A run whose folder belongs to this process until :func:`open_run` ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._metrics: JsonLines | None = None
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of its checkpoints."""
+        return self.folder / CHECKPOINTS
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What was asked for."""
+        return read_config(self.folder)
+
+    def start(self, step: int = 0) -> None:
+        """Begin at a step: 0, or that of the checkpoint to go on from.
+
+        Metrics of later steps, which the run will measure again, are dropped, so that those of a
+        resumed run are the same as those of one that was never interrupted.
+        """
+        integer("step", step, at_least=0)
+        self.close()
+        mend_json_lines(self.folder / PROVENANCE)
+        with JsonLines(self.folder / PROVENANCE) as log:
+            log.append({"step": step, **provenance()})
+            log.sync()
+        mend_json_lines(self.folder / METRICS, last_step=step)
+        self._metrics = JsonLines(self.folder / METRICS)
+        sync_folder(self.folder)
+
+    def record(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Add a line to the metrics. Those of a step come before its checkpoint."""
+        if self._metrics is None:
+            raise RuntimeError(
+                "the run has not been started; call start() with the step it begins at"
+            )
+        self._metrics.append({"step": integer("step", step, at_least=0), **metrics})
+
+    def sync(self) -> None:
+        """Bring the metrics to the disk: before a checkpoint of the same step is saved."""
+        if self._metrics is not None:
+            self._metrics.sync()
+
+    def close(self) -> None:
+        """Record no more."""
+        if self._metrics is not None:
+            self._metrics.close()
+            self._metrics = None
+
+
+@contextmanager
+def open_run(folder: str | os.PathLike[str], config: Mapping[str, Any]) -> Iterator[Run]:
+    """Make the folder of a run, or come back to it, for this process alone.
+
+    Args:
+        folder: of the run; made if need be.
+        config: what JSON can hold. If the folder has a run already, it must have the same.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with open_run(folder, {"steps": 300, "seed": 1}) as run:
+    ...         run.start()
+    ...         run.record(1, {"loss": 5.5})
+    ...     with open_run(folder, {"steps": 400, "seed": 1}):
+    ...         pass
+    Traceback (most recent call last):
+    scale_invariant_attention.training.runs.DifferentConfigError: ... holds a run of another
+    configuration: steps is 300 there, 400 here. Give another folder, or ...
+    """
+    wanted = _as_json(config)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder, wait=False):
+        for name in (CONFIG, PROVENANCE, METRICS):
+            clear_partial_files(folder / name)
+        _settle_config(folder, wanted)
+        run = Run(folder)
+        try:
+            yield run
+        finally:
+            run.close()
+
+
+def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """The configuration of a run."""
+    path = Path(folder) / CONFIG
+    if not path.exists():
+        raise FileNotFoundError(f"{folder} holds no run: it has no {CONFIG}")
+    try:
+        config = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: it is not JSON ({error}); restore it") from error
+    if not isinstance(config, dict):
+        raise ValueError(f"{path} is damaged: it holds no JSON object; restore it")
+    return config
+
+
+def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The metrics of a run, also of one that is going on."""
+    return read_json_lines(Path(folder) / METRICS)
+
+
+def read_provenance(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Where a run was started and resumed, at which steps."""
+    return read_json_lines(Path(folder) / PROVENANCE)
+
+
+def _settle_config(folder: Path, wanted: dict[str, Any]) -> None:
+    if not (folder / CONFIG).exists():
+        text = json.dumps(wanted, indent=2, allow_nan=False) + "\n"
+        replace_file(folder / CONFIG, text.encode())
+        return
+    different = list(differences(read_config(folder), wanted))
+    if different:
+        raise DifferentConfigError(
+            f"{folder} holds a run of another configuration: {'; '.join(different)}. "
+            f"Give another folder, or the configuration that is there"
+        )
+
+
+def differences(there: Any, here: Any, name: str = "") -> Iterator[str]:
+    """The fields in which two configurations differ, in words.
+
+    >>> list(differences({"model": {"layers": 12}}, {"model": {"layers": 16}, "seed": 1}))
+    ['model.layers is 12 there, 16 here', 'seed is missing there, 1 here']
+    """
+    if isinstance(there, dict) and isinstance(here, dict):
+        for key in [*there, *(key for key in here if key not in there)]:
+            inner = f"{name}.{key}" if name else key
+            if key not in there or key not in here:
+                yield f"{inner} is {_shown(there, key)} there, {_shown(here, key)} here"
+            else:
+                yield from differences(there[key], here[key], inner)
+    # In Python 1 == True == 1.0, but a configuration means one of them.
+    elif json.dumps(there) != json.dumps(here):
+        yield f"{name} is {there!r} there, {here!r} here"
+
+
+def _shown(config: dict[str, Any], key: str) -> str:
+    return repr(config[key]) if key in config else "missing"
+
+
+def _as_json(config: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        returned: dict[str, Any] = json.loads(json.dumps(dict(config), allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"config must hold what JSON can hold: {error}") from error
+    return returned

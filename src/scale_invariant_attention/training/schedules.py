@@ -1,0 +1,106 @@
+"""Learning rates over a training: a factor for all rates, as a function of the step.
+
+Steps count from 0, and the factor of step ``s`` is that of the update that leads from ``s`` to
+``s + 1`` updates made. So no update is without effect: a warm-up of 100 steps starts at 1/100 and has
+reached 1 in its last, and a decline reaches 0 at step ``steps``, which is one after the last.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from ..theory.arguments import integer
+
+
+class Schedule(Protocol):
+    """A factor in [0, 1] for every step of a training."""
+
+    def factor(self, step: int, steps: int) -> float:
+        """Of the given step, ``0 <= step <= steps``, in a training of so many steps."""
+        ...
+
+
+@dataclass(frozen=True)
+class Trapezoid:
+    """Linear up over the warm-up, constant, then linear down to 0 at the end.
+
+    >>> paper = Trapezoid(constant_steps=3270)
+    >>> [paper.factor(step, 4578) for step in (0, 3270, 3924, 4578)]
+    [1.0, 1.0, 0.5, 0.0]
+    >>> fine_tuning = Trapezoid(warmup_steps=100, constant_steps=100)
+    >>> [fine_tuning.factor(step, 300) for step in (0, 99, 200, 299)]
+    [0.01, 1.0, 1.0, 0.01]
+    """
+
+    constant_steps: int
+    warmup_steps: int = 0
+
+    def __post_init__(self) -> None:
+        integer("constant_steps", self.constant_steps, at_least=0)
+        integer("warmup_steps", self.warmup_steps, at_least=0)
+
+    def factor(self, step: int, steps: int) -> float:
+        """See the class."""
+        _check(step, steps)
+        decline = steps - self.warmup_steps - self.constant_steps
+        if decline < 0:
+            raise ValueError(
+                f"steps must be at least warmup_steps + constant_steps = "
+                f"{self.warmup_steps + self.constant_steps}, got {steps}; train longer, or shorten them"
+            )
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        left = steps - step
+        return left / decline if left < decline else 1.0
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """Half a cosine, from 1 at the first step down to 0 at the end.
+
+    >>> [Cosine().factor(step, 10_900) for step in (0, 5450, 10_900)]
+    [1.0, 0.5, 0.0]
+    """
+
+    def factor(self, step: int, steps: int) -> float:
+        """See the class."""
+        _check(step, steps)
+        return (1 + math.cos(math.pi * step / steps)) / 2
+
+
+SCHEDULES: dict[str, type[Trapezoid] | type[Cosine]] = {"trapezoid": Trapezoid, "cosine": Cosine}
+
+
+def schedule_to_dict(schedule: Trapezoid | Cosine) -> dict[str, Any]:
+    """The name and the fields of a schedule, as JSON can hold them.
+
+    >>> schedule_to_dict(Trapezoid(constant_steps=3270))
+    {'name': 'trapezoid', 'constant_steps': 3270, 'warmup_steps': 0}
+    """
+    (name,) = (name for name, kind in SCHEDULES.items() if kind is type(schedule))
+    return {"name": name, **asdict(schedule)}
+
+
+def schedule_from_dict(values: Mapping[str, Any]) -> Trapezoid | Cosine:
+    """The inverse of :func:`schedule_to_dict`.
+
+    >>> schedule_from_dict({"name": "cosine"})
+    Cosine()
+    """
+    fields = dict(values)
+    name = fields.pop("name", None)
+    if name not in SCHEDULES:
+        raise ValueError(
+            f"there is no schedule {name!r}; the schedules are: {', '.join(SCHEDULES)}"
+        )
+    try:
+        return SCHEDULES[name](**fields)
+    except TypeError as error:
+        raise TypeError(f"schedule {name!r} with {fields}: {error}") from error
+
+
+def _check(step: int, steps: int) -> None:
+    integer("steps", steps, at_least=1)
+    if not 0 <= integer("step", step) <= steps:
+        raise ValueError(f"step must be from 0 to steps = {steps}, got {step}")
