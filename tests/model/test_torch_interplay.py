@@ -61,6 +61,19 @@ def test_compiled_without_graph_breaks(case, given):
     assert_alike(compiled, model, random_tokens(2, LENGTH), **given)
 
 
+def test_compiled_as_users_do_and_with_positions():
+    torch.compiler.reset()
+    model = tiny_model("scale-invariant-p-rope", torch.float32, layers=1)
+    compiled = torch.compile(model)
+    tokens, far = random_tokens(2, LENGTH), torch.arange(LENGTH) + 1000
+    assert_alike(compiled, model, tokens)
+    with torch.no_grad():
+        expected = model(tokens, positions=far)
+        # How far positions reach is looked up, for which the graph ends and another begins.
+        found = torch.compile(model, backend="eager")(tokens, positions=far)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
 def test_compiled_with_checkpointed_activations():
     torch.compiler.reset()
     model = tiny_model("rope", torch.float32, layers=1, checkpoint_activations=True)
