@@ -115,11 +115,6 @@ def load(
     return model.config, tensors
 
 
-def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """The configuration alone; the weights are not looked at."""
-    return _read_config_file(_existing_folder(folder) / CONFIG).config
-
-
 def _write_and_commit(
     folder: Path,
     old: _SavedModel | None,
