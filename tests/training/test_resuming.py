@@ -7,16 +7,13 @@ import pytest
 import torch
 
 from scale_invariant_attention.model import GPT, GPTConfig
-from scale_invariant_attention.training import (
-    Trapezoid,
-    build_optimisers,
+from scale_invariant_attention.training import Trapezoid, build_optimisers
+from scale_invariant_attention.training.checkpoints import latest_checkpoint, save_checkpoint
+from scale_invariant_attention.training.random_state import (
     capture_random_state,
-    latest_checkpoint,
-    open_run,
     restore_random_state,
-    save_checkpoint,
-    schedule_to_dict,
 )
+from scale_invariant_attention.training.runs import open_run
 
 STEPS = 8
 SCHEDULE = Trapezoid(constant_steps=3, warmup_steps=2)
@@ -40,7 +37,7 @@ def train(folder, seed, *, killed_at=None, scheme="logn-rope"):
     np.random.seed(seed)
     random.seed(seed)
     config = MODEL | {"scheme": scheme}
-    with open_run(folder, {"model": config, "schedule": schedule_to_dict(SCHEDULE)}) as run:
+    with open_run(folder, {"model": config, "steps": STEPS}) as run:
         model = GPT(GPTConfig.from_dict(config))
         optimisers = build_optimisers(model)
         step = 0

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from .durable import write_new_file
 
+# What is written for a test, and to which name: a kill may leave it, as it may leave partial files.
 PROBE = bytes(4096)
+PROBE_NAME = "probe"
 
 
 def check_writable(folder: str | os.PathLike[str], bytes_needed: int = 0) -> None:
@@ -22,7 +24,7 @@ def check_writable(folder: str | os.PathLike[str], bytes_needed: int = 0) -> Non
     OSError: [Errno 28] ... has ... free, but 1000000.0 TB are needed; free some, or give another folder
     """
     folder = Path(folder)
-    probe = folder / f".probe-{secrets.token_hex(8)}"
+    probe = folder / f".{PROBE_NAME}-{secrets.token_hex(8)}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         try:

@@ -1,44 +1,28 @@
-"""Training a GPT: its optimisers and schedules, and runs that can be killed and resumed."""
+"""Training a GPT: recipes, the loop, its optimisers, and runs that can be killed and resumed."""
 
-from .checkpoints import (
-    Checkpoint,
-    CheckpointNotSavedError,
-    DamagedCheckpointError,
-    FoundCheckpoint,
-    find_checkpoints,
-    latest_checkpoint,
-    load_checkpoint,
-    save_checkpoint,
-)
+from .config import TrainingConfig
+from .loop import DivergedError, Progress, StoppedError, train
 from .optimisers import LearningRates, Optimisers, build_optimisers
-from .random_state import RandomState, capture_random_state, restore_random_state
-from .runs import DifferentConfigError, Run, open_run, read_config, read_metrics, read_provenance
-from .schedules import Cosine, Schedule, Trapezoid, schedule_from_dict, schedule_to_dict
+from .recipes import recipe
+from .runs import read_config, read_metrics, read_provenance
+from .schedules import Cosine, Trapezoid
+from .trained import TrainedModel, open_trained
 
 __all__ = [
-    "Checkpoint",
-    "CheckpointNotSavedError",
     "Cosine",
-    "DamagedCheckpointError",
-    "DifferentConfigError",
-    "FoundCheckpoint",
+    "DivergedError",
     "LearningRates",
     "Optimisers",
-    "RandomState",
-    "Run",
-    "Schedule",
+    "Progress",
+    "StoppedError",
+    "TrainedModel",
+    "TrainingConfig",
     "Trapezoid",
     "build_optimisers",
-    "capture_random_state",
-    "find_checkpoints",
-    "latest_checkpoint",
-    "load_checkpoint",
-    "open_run",
+    "open_trained",
     "read_config",
     "read_metrics",
     "read_provenance",
-    "restore_random_state",
-    "save_checkpoint",
-    "schedule_from_dict",
-    "schedule_to_dict",
+    "recipe",
+    "train",
 ]

@@ -4,6 +4,7 @@ config.json        what was asked for; written once
 provenance.jsonl   commit, versions and machine, a line each time the run was started or resumed
 metrics.jsonl      a line a measurement
 checkpoints/       see `checkpoints`
+model/             the model, once it is trained
 """
 
 import json
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import clear_partial_files, locked, replace_file, sync_folder
+from ..files.space import PROBE_NAME
 from ..provenance import provenance
 from ..theory.arguments import integer
 from .json_lines import JsonLines, mend_json_lines, read_json_lines
@@ -22,6 +24,7 @@ CONFIG = "config.json"
 PROVENANCE = "provenance.jsonl"
 METRICS = "metrics.jsonl"
 CHECKPOINTS = "checkpoints"
+MODEL = "model"
 
 
 class DifferentConfigError(ValueError):
@@ -45,8 +48,8 @@ class Run:
         """What was asked for."""
         return read_config(self.folder)
 
-    def start(self, step: int = 0) -> None:
-        """Begin at a step: 0, or that of the checkpoint to go on from.
+    def start(self, step: int = 0, **facts: Any) -> None:
+        """Begin at a step: 0, or that of the checkpoint to go on from, with `facts` for the provenance.
 
         Metrics of later steps, which the run will measure again, are dropped, so that those of a
         resumed run are the same as those of one that was never interrupted.
@@ -55,7 +58,7 @@ class Run:
         self.close()
         mend_json_lines(self.folder / PROVENANCE)
         with JsonLines(self.folder / PROVENANCE) as log:
-            log.append({"step": step, **provenance()})
+            log.append({"step": step, **provenance(), **facts})
             log.sync()
         mend_json_lines(self.folder / METRICS, last_step=step)
         self._metrics = JsonLines(self.folder / METRICS)
@@ -104,7 +107,7 @@ def open_run(folder: str | os.PathLike[str], config: Mapping[str, Any]) -> Itera
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, wait=False):
-        for name in (CONFIG, PROVENANCE, METRICS):
+        for name in (CONFIG, PROVENANCE, METRICS, PROBE_NAME):
             clear_partial_files(folder / name)
         _settle_config(folder, wanted)
         run = Run(folder)

@@ -6,9 +6,8 @@ reached 1 in its last, and a decline reaches 0 at step ``steps``, which is one a
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 from ..theory.arguments import integer
 
@@ -57,47 +56,32 @@ class Trapezoid:
 
 @dataclass(frozen=True)
 class Cosine:
-    """Half a cosine, from 1 at the first step down to 0 at the end.
+    """Linear up over the warm-up, then half a cosine, from 1 down to 0 at the end.
 
     >>> [Cosine().factor(step, 10_900) for step in (0, 5450, 10_900)]
     [1.0, 0.5, 0.0]
+    >>> [Cosine(warmup_steps=100).factor(step, 300) for step in (0, 99, 100, 200)]
+    [0.01, 1.0, 1.0, 0.5]
     """
+
+    warmup_steps: int = 0
+
+    def __post_init__(self) -> None:
+        integer("warmup_steps", self.warmup_steps, at_least=0)
 
     def factor(self, step: int, steps: int) -> float:
         """See the class."""
         _check(step, steps)
-        return (1 + math.cos(math.pi * step / steps)) / 2
-
-
-SCHEDULES: dict[str, type[Trapezoid] | type[Cosine]] = {"trapezoid": Trapezoid, "cosine": Cosine}
-
-
-def schedule_to_dict(schedule: Trapezoid | Cosine) -> dict[str, Any]:
-    """The name and the fields of a schedule, as JSON can hold them.
-
-    >>> schedule_to_dict(Trapezoid(constant_steps=3270))
-    {'name': 'trapezoid', 'constant_steps': 3270, 'warmup_steps': 0}
-    """
-    (name,) = (name for name, kind in SCHEDULES.items() if kind is type(schedule))
-    return {"name": name, **asdict(schedule)}
-
-
-def schedule_from_dict(values: Mapping[str, Any]) -> Trapezoid | Cosine:
-    """The inverse of :func:`schedule_to_dict`.
-
-    >>> schedule_from_dict({"name": "cosine"})
-    Cosine()
-    """
-    fields = dict(values)
-    name = fields.pop("name", None)
-    if name not in SCHEDULES:
-        raise ValueError(
-            f"there is no schedule {name!r}; the schedules are: {', '.join(SCHEDULES)}"
-        )
-    try:
-        return SCHEDULES[name](**fields)
-    except TypeError as error:
-        raise TypeError(f"schedule {name!r} with {fields}: {error}") from error
+        decline = steps - self.warmup_steps
+        if decline < 0:
+            raise ValueError(
+                f"steps must be at least warmup_steps = {self.warmup_steps}, got {steps}; train "
+                f"longer, or shorten it"
+            )
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        done = (step - self.warmup_steps) / decline if decline else 1.0
+        return (1 + math.cos(math.pi * done)) / 2
 
 
 def _check(step: int, steps: int) -> None:

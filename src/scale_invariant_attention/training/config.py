@@ -1,0 +1,188 @@
+"""Everything that decides a training, as one flat list of fields."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from ..attention.backends import BACKENDS
+from ..data.windows import ORDERS
+from ..model import GPTConfig
+from ..theory.arguments import did_you_mean, integer, positive_number, real_number
+from .optimisers import LearningRates
+from .schedules import Cosine, Trapezoid
+
+CHOICES = {
+    "order": ORDERS,
+    "schedule": ("trapezoid", "cosine"),
+    "precision": ("float32", "bfloat16"),
+    "backend": ("auto", *BACKENDS),
+}
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """A model, its data and how it is trained; the defaults are those of a small model for CPUs.
+
+    `micro_batch_size` is how many rows of a batch a device takes at once; their gradients are added up.
+    `constant_steps` of None leaves the last 2/7 of the steps to the decline, as the paper does.
+    `validate_every` and `checkpoint_every` of 0 mean once, at the end.
+    """
+
+    # The model.
+    scheme: str = "scale-invariant-p-rope"
+    scheme_options: Mapping[str, Any] = field(default_factory=dict)
+    vocab_size: int = 256
+    layers: int = 4
+    width: int = 128
+    heads: int = 4
+    qk_norm: bool = True
+
+    # The data: "standard-library", "text:FOLDER" or "shards:FOLDER", and its batches.
+    data: str = "standard-library"
+    length: int = 256
+    batch_size: int = 16
+    micro_batch_size: int | None = None
+    order: str = "shuffled"
+    seed: int = 0
+
+    # The optimisers.
+    steps: int = 500
+    schedule: str = "trapezoid"
+    warmup_steps: int = 0
+    constant_steps: int | None = None
+    matrix_rate: float = 0.02
+    embedding_rate: float = 0.3
+    head_rate: float = 0.005
+    scalar_rate: float = 0.005
+    clip_norm: float | None = None
+
+    # Validation, at several lengths of the same tokens, and checkpoints.
+    validate_every: int = 125
+    validation_tokens: int = 65_536
+    validation_lengths: tuple[int, ...] = (256, 1024, 4096)
+    checkpoint_every: int = 125
+    keep_checkpoints: int = 2
+
+    # How it is computed.
+    precision: str = "float32"
+    backend: str = "auto"
+    compile: bool = False
+    checkpoint_activations: bool = False
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = KINDS[each.type](each.name, getattr(self, each.name))
+            object.__setattr__(self, each.name, value)
+        for name in ("length", "batch_size", "steps", "validation_tokens", "keep_checkpoints"):
+            integer(name, getattr(self, name), at_least=1)
+        for name in ("warmup_steps", "validate_every", "checkpoint_every"):
+            integer(name, getattr(self, name), at_least=0)
+        for name in ("matrix_rate", "embedding_rate", "head_rate", "scalar_rate"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if self.micro_batch_size is not None:
+            integer("micro_batch_size", self.micro_batch_size, at_least=1)
+        if self.clip_norm is not None:
+            positive_number("clip_norm", self.clip_norm)
+        if not self.validation_lengths or min(self.validation_lengths) < 1:
+            raise ValueError(
+                f"validation_lengths must be one or more, each at least 1, got "
+                f"{list(self.validation_lengths)}"
+            )
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(
+                    f"{name} must be one of {', '.join(choices)}; got {getattr(self, name)!r}"
+                )
+        # Whatever else is wrong is found before anything is trained.
+        self.model_config()
+        self.learning_schedule().factor(0, self.steps)
+
+    def model_config(self) -> GPTConfig:
+        """The model to train."""
+        return GPTConfig(
+            vocab_size=self.vocab_size,
+            layers=self.layers,
+            width=self.width,
+            heads=self.heads,
+            scheme=self.scheme,
+            scheme_options=self.scheme_options,
+            train_length=self.length,
+            qk_norm=self.qk_norm,
+        )
+
+    def learning_rates(self) -> LearningRates:
+        """The rates of the four groups of parameters."""
+        return LearningRates(
+            embedding=self.embedding_rate,
+            head=self.head_rate,
+            scalars=self.scalar_rate,
+            matrices=self.matrix_rate,
+        )
+
+    def learning_schedule(self) -> Trapezoid | Cosine:
+        """The factor of the rates over the steps."""
+        if self.schedule == "trapezoid":
+            constant = self.constant_steps
+            if constant is None:
+                constant = max(0, self.steps * 5 // 7 - self.warmup_steps)
+            return Trapezoid(constant, self.warmup_steps)
+        if self.constant_steps is not None:
+            raise ValueError(
+                f"constant_steps must be none with schedule 'cosine', which has no constant part, got "
+                f"{self.constant_steps}"
+            )
+        return Cosine(self.warmup_steps)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields, as JSON can hold them."""
+        return asdict(self) | {"validation_lengths": list(self.validation_lengths)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "TrainingConfig":
+        """A configuration from its fields; unknown ones are refused.
+
+        >>> TrainingConfig.from_dict({"step": 8})
+        Traceback (most recent call last):
+        TypeError: there is no field 'step' (did you mean 'steps'?); the fields are: scheme, ...
+        """
+        known = [each.name for each in fields(cls)]
+        for name in values:
+            if name not in known:
+                hint = did_you_mean(name, known)
+                raise TypeError(
+                    f"there is no field {name!r}{hint}; the fields are: {', '.join(known)}"
+                )
+        return cls(**values)
+
+
+def _instance(kind: type, words: str) -> Callable[[str, Any], Any]:
+    def check(name: str, value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} must be {words}, got {value!r} ({type(value).__name__})")
+        return value
+
+    return check
+
+
+def _or_none(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
+    return lambda name, value: None if value is None else check(name, value)
+
+
+def _integers(name: str, value: Any) -> tuple[int, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise TypeError(f"{name} must be a list of integers, got {value!r}")
+    return tuple(integer(name, each) for each in value)
+
+
+# What the value of a field of each type must be; returned as JSON gives it back.
+KINDS: dict[Any, Callable[[str, Any], Any]] = {
+    str: _instance(str, "text"),
+    int: integer,
+    float: real_number,
+    bool: _instance(bool, "True or False"),
+    int | None: _or_none(integer),
+    float | None: _or_none(real_number),
+    tuple[int, ...]: _integers,
+    Mapping[str, Any]: _instance(Mapping, "a dict"),
+}

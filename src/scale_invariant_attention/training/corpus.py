@@ -1,0 +1,32 @@
+"""The corpus that a configuration names, for training or for validation."""
+
+from ..data import TokenStream, open_shards, standard_library, text_files
+
+STANDARD_LIBRARY = "standard-library"
+
+
+def open_corpus(data: str, split: str, vocab_size: int) -> TokenStream:
+    """The tokens of a split, "train" or "validation", checked against the model's vocabulary.
+
+    `data` is "standard-library", "text:FOLDER" for text files as bytes, or "shards:FOLDER" for token
+    shards.
+
+    >>> len(open_corpus("standard-library", "validation", vocab_size=256)) > 100_000
+    True
+    """
+    kind, _, place = data.partition(":")
+    if data == STANDARD_LIBRARY:
+        corpus = standard_library(split)
+    elif kind == "text" and place:
+        corpus = text_files(place, split=split)
+    elif kind == "shards" and place:
+        corpus = open_shards(place, split)
+    else:
+        raise ValueError(
+            f"data must be {STANDARD_LIBRARY!r}, 'text:FOLDER' or 'shards:FOLDER', got {data!r}"
+        )
+    if corpus.vocab_size > vocab_size:
+        raise ValueError(
+            f"vocab_size must be at least the {corpus.vocab_size} of {data!r}, got {vocab_size}"
+        )
+    return corpus

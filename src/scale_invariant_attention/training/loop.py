@@ -1,0 +1,307 @@
+"""Training: steps, validation and checkpoints, which can be stopped at any moment and go on exactly."""
+
+import gc
+import math
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from time import perf_counter
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from ..data import SameTokens, Windows
+from ..files import check_writable
+from ..model import GPT
+from .checkpoints import find_checkpoints, latest_checkpoint, save_checkpoint
+from .config import TrainingConfig
+from .corpus import open_corpus
+from .optimisers import build_optimisers, fast_in_bfloat16
+from .random_state import capture_random_state, restore_random_state
+from .ranks import Ranks, open_ranks
+from .runs import CHECKPOINTS, MODEL, Run, open_run
+from .stopping import StopRequest
+from .validation import validation_losses
+
+# A loss of so many times that of guessing is not going to come back.
+EXPLODED = 4.0
+
+
+class DivergedError(RuntimeError):
+    """The loss, the gradients or the weights are not finite, or the loss is far beyond guessing."""
+
+
+class StoppedError(RuntimeError):
+    """Training was asked to stop, and has saved where it is."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a training tells of itself after each step; its speed is without validation."""
+
+    step: int
+    steps: int
+    loss: float
+    tokens_per_second: float
+    validation: Mapping[int, float] | None
+
+
+def train(
+    config: TrainingConfig,
+    folder: str | PathLike[str],
+    *,
+    device: torch.device | str | None = None,
+    watch: Callable[[Progress], object] = lambda progress: None,
+    notice: Callable[[str], object] = lambda text: None,
+) -> GPT:
+    """Train a model in the folder of a run, or go on with the run that is there.
+
+    The folder gets the configuration, a line of metrics for every step and every validation, and
+    checkpoints; at the end the model itself, in ``model/``, for ``GPT.from_pretrained``. A run that was
+    killed goes on from its last checkpoint and ends with the weights that it would have had. SIGTERM
+    and Ctrl-C save a checkpoint and raise :class:`StoppedError`.
+
+    Processes that torchrun started divide every batch among them, and may be more or fewer when the
+    run goes on. The folder must be the same for all.
+
+    Args:
+        config: what to train.
+        folder: of the run; made if need be.
+        device: None takes a GPU if there is one, each process its own.
+        watch: called after every step, on rank 0.
+        notice: called with a sentence when something happens, on rank 0.
+    """
+    folder = Path(folder)
+    with open_ranks(device) as ranks, ExitStack() as opened:
+        told = notice if ranks.rank == 0 else _silence
+        training = _Training(config, folder, ranks)
+        opened.callback(training.leave_ranks)
+        training.run = ranks.on_first(lambda: opened.enter_context(training.open_run()))
+        stop = opened.enter_context(StopRequest(told))
+        training.resume()
+        if training.step:
+            told(f"Going on from step {training.step:,} of {config.steps:,}.")
+        while training.step < config.steps:
+            progress = training.advance()
+            (requests,) = ranks.sum(stop.requested)
+            stopping = requests > 0 and progress.step < config.steps
+            if stopping or training.is_due(config.checkpoint_every):
+                training.save(progress.validation)
+            if ranks.rank == 0:
+                watch(progress)
+            if stopping:
+                raise StoppedError(
+                    f"Stopped and saved at step {progress.step:,} of {config.steps:,}, in {folder}. "
+                    f"Run the same command again to go on."
+                )
+        ranks.on_first(lambda: training.model.save_pretrained(folder / MODEL))
+        return training.model
+
+
+def _silence(text: str) -> None:
+    pass
+
+
+class _Training:
+    """A model between two steps of its training."""
+
+    def __init__(self, config: TrainingConfig, folder: Path, ranks: Ranks) -> None:
+        self.config = config
+        self.folder = folder
+        self.ranks = ranks
+        # Rank 0 alone has one: it alone writes.
+        self.run: Run | None = None
+        self.device = ranks.device
+        self.step = 0
+        if config.precision == "bfloat16" and not fast_in_bfloat16(self.device):
+            raise ValueError(
+                f"precision must be float32 on {self.device}, which has no units for bfloat16 and would "
+                f"take many times longer, got 'bfloat16'"
+            )
+        corpus = open_corpus(config.data, "train", config.vocab_size)
+        held_out = open_corpus(config.data, "validation", config.vocab_size)
+        self.tokens = {"train": len(corpus), "validation": len(held_out)}
+        self.batches = Windows(
+            corpus,
+            length=config.length,
+            batch_size=config.batch_size,
+            order=config.order,
+            seed=config.seed,
+        ).rank(ranks.rank, of=ranks.size)
+        self.validation = SameTokens(
+            held_out, config.validation_lengths, at_most=config.validation_tokens
+        )
+        torch.manual_seed(config.seed)
+        self.model = GPT(
+            config.model_config(),
+            backend=config.backend,
+            checkpoint_activations=config.checkpoint_activations,
+        ).to(self.device)
+        self.called: nn.Module = self.model
+        if config.compile:
+            self.called = cast(nn.Module, torch.compile(self.model))
+        if ranks.size > 1:
+            self.called = DistributedDataParallel(self.called)
+        self.optimisers = build_optimisers(self.model, config.learning_rates())
+        self.schedule = config.learning_schedule()
+
+    def leave_ranks(self) -> None:
+        """Drop the wrapper, which may not outlive the process group: its destructor would deadlock.
+
+        It would destroy the group while it holds Python's lock, for which threads of the group wait.
+        """
+        if self.ranks.size > 1:
+            self.called = self.model
+            gc.collect()
+
+    def open_run(self) -> AbstractContextManager[Run]:
+        """The run, if its folder has room for the checkpoints that will be there at once."""
+        weights = sum(p.numel() * p.element_size() for p in self.model.parameters())
+        # Those that are kept, the best, and the one that is being saved.
+        at_once = self.config.keep_checkpoints + 2
+        needed = at_once * (weights + self.optimisers.state_bytes)
+        there = self.folder.rglob("*.safetensors")
+        check_writable(self.folder, max(0, needed - sum(file.stat().st_size for file in there)))
+        return open_run(self.folder, self.config.to_dict())
+
+    def resume(self) -> None:
+        """Go on from the last good checkpoint, if there is one."""
+        found = latest_checkpoint(self.folder / CHECKPOINTS)
+        if found is not None:
+            if found.values["tokens"] != self.tokens:
+                raise ValueError(
+                    f"data {self.config.data!r} has changed since {found.path} was saved: it had "
+                    f"{found.values['tokens']} tokens and has {self.tokens}. Restore it, or start "
+                    f"again in another folder"
+                )
+            self.model.load_state_dict(found.tensors["model"])
+            self.optimisers.load_state(found.tensors["optimisers"], found.values["optimisers"])
+            restore_random_state(found.tensors["random"], found.values["random"])
+            self.step = found.step
+        (total,) = self.ranks.sum(self.step)
+        if total != self.step * self.ranks.size:
+            raise ValueError(
+                f"rank {self.ranks.rank} finds step {self.step} in {self.folder}, and others find "
+                f"another; the folder must be on a disk that all of them share"
+            )
+        if self.run is not None:
+            on_gpu = self.device.type == "cuda"
+            self.run.start(
+                self.step,
+                seed=self.config.seed,
+                device=torch.cuda.get_device_name(self.device) if on_gpu else "cpu",
+                ranks=self.ranks.size,
+                tokens=self.tokens,
+            )
+
+    def is_due(self, every: int) -> bool:
+        """Whether this step is one of every so many, or the last."""
+        return self.step == self.config.steps or (every > 0 and self.step % every == 0)
+
+    def advance(self) -> Progress:
+        """One step, with what is recorded of it; validation where it is due."""
+        start = perf_counter()
+        factor = self.schedule.factor(self.step, self.config.steps)
+        self.optimisers.set_schedule_factor(factor)
+        loss, norm = self._gradients()
+        self._check_sound(loss, norm)
+        self.optimisers.step()
+        self.optimisers.zero_grad()
+        self.step += 1
+        seconds = perf_counter() - start
+        record = {"loss": loss, "gradient_norm": norm, "factor": factor, "seconds": seconds}
+        validation = self._validated() if self.is_due(self.config.validate_every) else None
+        if self.run is not None:
+            self.run.record(self.step, record)
+            if validation is not None:
+                by_length = {str(length): loss for length, loss in validation.items()}
+                self.run.record(self.step, {"validation": by_length})
+        rate = self.config.batch_size * self.config.length / seconds
+        return Progress(self.step, self.config.steps, loss, rate, validation)
+
+    def save(self, validation: Mapping[int, float] | None) -> None:
+        """Save a checkpoint of this step, with the validation of the same step, if there was one."""
+        first = self.config.validation_lengths[0]
+        metric = None if validation is None else validation[first]
+        self.ranks.on_first(lambda: self._save(metric))
+
+    def _save(self, metric: float | None) -> None:
+        if not math.isfinite(self._weight_norm()):
+            raise DivergedError(f"step {self.step}: the weights are not finite. {self._remedy()}")
+        if self.run is not None:
+            self.run.sync()
+        random = capture_random_state()
+        save_checkpoint(
+            self.folder / CHECKPOINTS,
+            self.step,
+            {
+                "model": self.model.state_dict(),
+                "optimisers": self.optimisers.state_tensors(),
+                "random": random.tensors,
+            },
+            {
+                "optimisers": self.optimisers.state_values(),
+                "random": random.values,
+                "tokens": self.tokens,
+            },
+            metric=metric,
+            keep_last=self.config.keep_checkpoints,
+        )
+
+    def _gradients(self) -> tuple[float, float]:
+        """Gradients of the mean loss over the batch; that loss, and the norm before clipping."""
+        tokens, targets = self.batches[self.step]
+        rows = self.config.micro_batch_size or len(tokens)
+        parts = list(zip(torch.split(tokens, rows), torch.split(targets, rows), strict=True))
+        mean = 0.0
+        for number, (inputs, expected) in enumerate(parts, start=1):
+            share = len(inputs) / len(tokens)
+            with self._gathering(number == len(parts)):
+                with self._precision():
+                    loss: Tensor = self.called(inputs.to(self.device), expected.to(self.device))
+                (loss * share).backward()  # type: ignore[no-untyped-call]
+            mean += share * loss.item()
+        (total,) = self.ranks.sum(mean)
+        parameters = [p for p in self.model.parameters() if p.grad is not None]
+        norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
+        if self.config.clip_norm is not None:
+            clip_grads_with_norm_(parameters, self.config.clip_norm, norm)
+        return total / self.ranks.size, float(norm)
+
+    def _gathering(self, last: bool) -> AbstractContextManager[Any]:
+        """Ranks exchange gradients once a step: with the last part of its batch."""
+        if isinstance(self.called, DistributedDataParallel) and not last:
+            return self.called.no_sync()
+        return nullcontext()
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        if self.config.precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16)
+
+    def _validated(self) -> dict[int, float]:
+        with self._precision():
+            return validation_losses(self.model, self.validation, self.ranks)
+
+    def _check_sound(self, loss: float, norm: float) -> None:
+        guessing = math.log(self.config.vocab_size)
+        if math.isfinite(loss) and math.isfinite(norm) and loss <= EXPLODED * guessing:
+            return
+        raise DivergedError(
+            f"step {self.step + 1}: the loss is {loss:.4g} (guessing has {guessing:.4g}), the norm of "
+            f"its gradient {norm:.4g}, that of the weights {self._weight_norm():.4g}. {self._remedy()}"
+        )
+
+    def _weight_norm(self) -> float:
+        return float(get_total_norm([p.detach() for p in self.model.parameters()]))
+
+    def _remedy(self) -> str:
+        checkpoints = find_checkpoints(self.folder / CHECKPOINTS)
+        good = next((found.path for found in checkpoints if found.damage is None), None)
+        saved = f"The last good checkpoint is {good}" if good else "No checkpoint was saved before"
+        return f"{saved}. Lower the learning rates or set clip_norm, and train in another folder"

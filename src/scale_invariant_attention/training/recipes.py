@@ -1,0 +1,81 @@
+"""Whole configurations by name: the paper's, and one for CPUs."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ..theory.arguments import did_you_mean
+from .config import TrainingConfig
+
+
+def recipe(name: str, **changes: Any) -> TrainingConfig:
+    """The recipe of a name, with any fields changed.
+
+    >>> recipe("162m-4k", scheme="rope").steps
+    4578
+    """
+    if name not in RECIPES:
+        raise ValueError(
+            f"there is no recipe {name!r}{did_you_mean(name, RECIPES)}; "
+            f"the recipes are: {', '.join(RECIPES)}"
+        )
+    return TrainingConfig.from_dict(RECIPES[name]().to_dict() | changes)
+
+
+def mini() -> TrainingConfig:
+    """Less than a million parameters on the source of Python, in minutes on one core."""
+    return TrainingConfig()
+
+
+def paper_162m(length: int) -> TrainingConfig:
+    """The paper's 162M on 2.4B tokens of FineWeb, 524,288 a step, at one of its three lengths."""
+    return TrainingConfig(
+        vocab_size=50_304,
+        layers=12,
+        width=768,
+        heads=6,
+        data="shards:fineweb10B",
+        order="sequential",
+        length=length,
+        batch_size=524_288 // length,
+        micro_batch_size=max(1, 32_768 // length),
+        steps=4578,
+        schedule="trapezoid",
+        constant_steps=3270,
+        matrix_rate=0.02,
+        embedding_rate=0.3,
+        head_rate=0.002,
+        scalar_rate=0.002,
+        validate_every=125,
+        validation_tokens=10_485_760,
+        validation_lengths=(4096, 16_384, 65_536),
+        precision="bfloat16",
+        compile=True,
+    )
+
+
+def paper_304m() -> TrainingConfig:
+    """The paper's 304M on 10.0B tokens of FineWeb, 917,504 a step."""
+    return replace(
+        paper_162m(4096),
+        layers=16,
+        width=1024,
+        heads=8,
+        data="shards:fineweb100B",
+        batch_size=917_504 // 4096,
+        steps=10_900,
+        schedule="cosine",
+        constant_steps=None,
+        matrix_rate=0.015,
+        validate_every=250,
+    )
+
+
+RECIPES: dict[str, Callable[[], TrainingConfig]] = {
+    "mini": mini,
+    "162m-4k": partial(paper_162m, 4096),
+    "162m-16k": partial(paper_162m, 16_384),
+    "162m-64k": partial(paper_162m, 65_536),
+    "304m-4k": paper_304m,
+}

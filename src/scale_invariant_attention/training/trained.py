@@ -1,0 +1,70 @@
+"""A trained model from the folder of a run or of a saved model, with what is known of its training."""
+
+import json
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+import torch
+
+from ..model import GPT
+from .checkpoints import latest_checkpoint
+from .config import TrainingConfig
+from .runs import CHECKPOINTS, CONFIG, MODEL, read_config
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedModel:
+    """A model, where it was found, and how it was trained, where that is known.
+
+    `unfinished` is the step of the checkpoint that it was read from, if its training has not ended.
+    """
+
+    model: GPT
+    path: Path
+    training: TrainingConfig | None = None
+    unfinished: int | None = None
+
+
+def open_trained(
+    folder: str | PathLike[str], *, device: torch.device | str = "cpu"
+) -> TrainedModel:
+    """The model of a run, that of its last checkpoint while it is unfinished, or a saved model.
+
+    Args:
+        folder: of a run, or one that ``GPT.save_pretrained`` wrote.
+        device: where to put it.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder}; give that of a run or of a model")
+    if not (folder / CONFIG).exists():
+        raise FileNotFoundError(
+            f"{folder} holds neither a run nor a model: it has no {CONFIG}; give the folder of one"
+        )
+    if not _holds_run(folder):
+        return TrainedModel(GPT.from_pretrained(folder, device=device), folder)
+    try:
+        training = TrainingConfig.from_dict(read_config(folder))
+    except TypeError as error:
+        raise ValueError(f"{folder / CONFIG} is not the configuration of a run: {error}") from error
+    if (folder / MODEL / CONFIG).exists():
+        model = GPT.from_pretrained(folder / MODEL, device=device)
+        return TrainedModel(model, folder / MODEL, training)
+    checkpoint = latest_checkpoint(folder / CHECKPOINTS)
+    if checkpoint is None:
+        raise FileNotFoundError(
+            f"the run in {folder} has saved no checkpoint yet; wait for its first, or go on with it"
+        )
+    model = GPT(training.model_config())
+    model.load_state_dict(checkpoint.tensors["model"])
+    return TrainedModel(model.to(device), checkpoint.path, training, checkpoint.step)
+
+
+def _holds_run(folder: Path) -> bool:
+    """Whether the configuration is that of a run; that of a model says that it is one."""
+    try:
+        config = json.loads((folder / CONFIG).read_bytes())
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(config, dict) and "model_type" not in config

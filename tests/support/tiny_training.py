@@ -1,0 +1,55 @@
+"""Trainings that take a second, and what they end with."""
+
+import torch
+
+from scale_invariant_attention.model import GPT
+from scale_invariant_attention.training import read_metrics, recipe
+
+TINY = {
+    "layers": 1,
+    "width": 32,
+    "heads": 2,
+    "length": 32,
+    "batch_size": 4,
+    "steps": 8,
+    "validation_lengths": (32, 64),
+    "validation_tokens": 256,
+    "validate_every": 4,
+    "checkpoint_every": 2,
+}
+
+
+def tiny_config(**changes):
+    return recipe("mini", **(TINY | changes))
+
+
+def options(**changes):
+    """The same as words of a command line."""
+    values = TINY | changes
+    return [
+        word
+        for name, value in values.items()
+        for word in (
+            f"--{name.replace('_', '-')}",
+            ",".join(map(str, value)) if isinstance(value, tuple) else str(value),
+        )
+    ]
+
+
+def weights(folder):
+    """Of the model that a run ended with."""
+    return GPT.from_pretrained(folder / "model").state_dict()
+
+
+def same_weights(first, second):
+    return first.keys() == second.keys() and all(
+        torch.equal(first[name], second[name]) for name in first
+    )
+
+
+def measured(folder):
+    """The metrics of a run, without the time that it took."""
+    return [
+        {name: value for name, value in line.items() if name != "seconds"}
+        for line in read_metrics(folder)
+    ]

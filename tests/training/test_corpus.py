@@ -1,0 +1,46 @@
+import numpy as np
+import pytest
+
+from scale_invariant_attention.data import standard_library, write_shard
+from scale_invariant_attention.training.corpus import open_corpus
+
+
+@pytest.fixture
+def texts(tmp_path):
+    for number in range(40):
+        (tmp_path / f"{number}.txt").write_text(f"{number}. text")
+    return tmp_path
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_the_standard_library(split):
+    found = open_corpus("standard-library", split, 256)
+    assert found.fingerprint() == standard_library(split).fingerprint()
+
+
+def test_text_is_divided(texts):
+    train, held_out = (open_corpus(f"text:{texts}", s, 256) for s in ("train", "validation"))
+    assert len(train) > len(held_out) > 0
+    assert len(train.document_starts) + len(held_out.document_starts) == 40
+
+
+def test_shards_by_their_names(tmp_path):
+    write_shard(tmp_path / "fineweb_train_000001.bin", np.array([50256, 1, 2], np.uint16))
+    write_shard(tmp_path / "fineweb_val_000000.bin", np.array([50256, 3], np.uint16))
+    data = f"shards:{tmp_path}"
+    assert open_corpus(data, "train", 50_304).read(0, 3).tolist() == [50256, 1, 2]
+    assert open_corpus(data, "validation", 50_257).read(0, 2).tolist() == [50256, 3]
+    with pytest.raises(ValueError, match=r"vocab_size must be at least the 50257 of .*got 256"):
+        open_corpus(data, "train", 256)
+
+
+@pytest.mark.parametrize("data", ["", "fineweb10B", "text:", "shards:", "texts:here", "standard"])
+def test_what_it_may_be_is_told(data):
+    with pytest.raises(ValueError, match=r"data must be 'standard-library', 'text:FOLDER' or"):
+        open_corpus(data, "train", 256)
+
+
+def test_a_folder_that_is_missing_is_named(tmp_path):
+    for kind in ("text", "shards"):
+        with pytest.raises((ValueError, OSError), match="nothing"):
+            open_corpus(f"{kind}:{tmp_path / 'nothing'}", "train", 50_304)

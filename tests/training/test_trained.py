@@ -1,0 +1,78 @@
+import json
+
+import pytest
+import torch
+from tiny_training import same_weights, tiny_config
+
+from scale_invariant_attention.model import SavedModelError
+from scale_invariant_attention.training import StoppedError, loop, open_trained, train
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    train(tiny_config(scheme="logn-rope"), folder)
+    return folder
+
+
+@pytest.fixture
+def unfinished(tmp_path, monkeypatch):
+    """A run that was asked to stop at once."""
+    monkeypatch.setattr(loop.StopRequest, "requested", True, raising=False)
+    monkeypatch.setattr(
+        loop.StopRequest, "__init__", lambda self, notice: setattr(self, "_before", {})
+    )
+    with pytest.raises(StoppedError):
+        train(tiny_config(), tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_a_run_has_its_model(run):
+    found = open_trained(run)
+    assert found.path == run / "model"
+    assert found.training == tiny_config(scheme="logn-rope")
+    assert found.unfinished is None
+    assert found.model.config.scheme == "logn-rope"
+
+
+def test_a_saved_model_is_one(run):
+    found = open_trained(run / "model")
+    assert (found.path, found.training, found.unfinished) == (run / "model", None, None)
+    assert same_weights(found.model.state_dict(), open_trained(run).model.state_dict())
+
+
+def test_an_unfinished_run_has_its_last_checkpoint(unfinished):
+    found = open_trained(unfinished)
+    assert found.path == unfinished / "checkpoints" / "step-00000001"
+    assert found.unfinished == 1
+    assert any(bool(weight.any()) for weight in found.model.head.parameters())
+    tokens = torch.zeros(1, 4, dtype=torch.long)
+    assert found.model(tokens).shape == (1, 4, 256)
+
+
+def test_a_run_without_a_checkpoint_is_told(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(tiny_config().to_dict()))
+    with pytest.raises(FileNotFoundError, match="has saved no checkpoint yet"):
+        open_trained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "error", "message"),
+    [
+        (None, FileNotFoundError, "neither a run nor a model"),
+        ("{", SavedModelError, "is not JSON"),
+        ("[]", SavedModelError, "must hold a JSON object"),
+        ('{"model_type": "llama"}', SavedModelError, "'llama'"),
+        ('{"stepps": 4}', ValueError, "is not the configuration of a run: .*did you mean 'steps'"),
+    ],
+)
+def test_what_is_neither_is_told(tmp_path, config, error, message):
+    if config is not None:
+        (tmp_path / "config.json").write_text(config)
+    with pytest.raises(error, match=message):
+        open_trained(tmp_path)
+
+
+def test_a_folder_that_is_missing_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*nothing"):
+        open_trained(tmp_path / "nothing")
