@@ -8,6 +8,9 @@ from .. import __version__
 from . import bench, data
 from .demo import demo
 from .doctor import doctor
+from .evaluate import evaluate
+from .generate import generate
+from .train import SETTINGS, train_command
 
 app = typer.Typer(
     help="Scale-invariant attention: train on short contexts, work on long ones.",
@@ -20,6 +23,9 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")
 app.command()(demo)
 app.command()(doctor)
+app.command(name="train", **SETTINGS)(train_command)
+app.command()(evaluate)
+app.command()(generate)
 
 
 def _print_version(wanted: bool) -> None:

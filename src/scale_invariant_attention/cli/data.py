@@ -41,6 +41,7 @@ from ..data import (
 from ..data.making_shards import SHARD_TOKENS, Made
 from ..data.shards import split_of, vocabulary_of
 from ..data.splits import SPLITS
+from .errors import plain_errors
 from .page import Page
 
 # Documents of at least so many tokens are counted.
@@ -56,16 +57,6 @@ Where = Annotated[
     list[str],
     typer.Argument(metavar="WHERE", help="Shards: files, folders or patterns in quotes."),
 ]
-
-
-@contextmanager
-def _plain_errors() -> Iterator[None]:
-    """What users can mend is told in a sentence, and ends the command with 1."""
-    try:
-        yield
-    except (ValueError, OSError, ModuleNotFoundError, FetchError) as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(1) from error
 
 
 @contextmanager
@@ -91,7 +82,7 @@ def show(
 ) -> None:
     """Show the size, the documents and the fingerprint of a corpus."""
     page = Page()
-    with _plain_errors():
+    with plain_errors(FetchError):
         streams: dict[str, TokenStream]
         if where:
             files = find_shards(where)
@@ -174,7 +165,7 @@ def shards(
     """
     if bool(text) == bool(dataset):
         raise typer.BadParameter("give either TEXT or --dataset, and not both")
-    with _plain_errors(), _to_be_continued():
+    with plain_errors(FetchError), _to_be_continued():
         source: DocumentSource
         if dataset:
             source, total = HubDataset(dataset, config, split, column, rows), rows
@@ -249,7 +240,11 @@ def fetch(
     again.
     """
     folder = Path(name) if output is None else output
-    with _plain_errors(), _to_be_continued(), _download_meter(shards + 1) as (progress, notice):
+    with (
+        plain_errors(FetchError),
+        _to_be_continued(),
+        _download_meter(shards + 1) as (progress, notice),
+    ):
         paths = fetch_shards(
             name,
             folder,
@@ -304,7 +299,7 @@ def check(
     page = Page()
     faults: list[str] = []
     tokens = 0
-    with _plain_errors():
+    with plain_errors(FetchError):
         files = find_shards(where)
         size = vocabulary_of(files)[0] if vocab_size is None else vocab_size
         for file in files:

@@ -1,0 +1,244 @@
+"""`sia evaluate`: the loss of a trained model by context length, and by position."""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ..data import SameTokens, TokenStream, document_spans
+from ..evaluation import LengthLoss, PositionLoss, loss_by_length, loss_by_position
+from ..evaluation.figures import draw_loss_by_position
+from ..files import check_writable, replace_file
+from ..provenance import provenance
+from ..training import TrainedModel, open_trained
+from ..training.corpus import STANDARD_LIBRARY, open_corpus
+from ..training.devices import find_device
+from .errors import plain_errors
+from .page import Page
+
+LENGTHS = (256, 1024, 4096)
+TOKENS = 65_536
+RESULTS = "evaluation.json"
+FIGURE = "loss-by-position.png"
+
+
+def evaluate(
+    folder: Annotated[
+        Path, typer.Argument(metavar="RUN", help="The folder of a run, or of a saved model.")
+    ],
+    lengths: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N,...", help="By default those that the run validates at, or 256,1024,4096."
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA",
+            help=f"{STANDARD_LIBRARY}, text:FOLDER or shards:FOLDER; by default what the run was "
+            f"trained on. Its validation split is used.",
+        ),
+    ] = None,
+    tokens: Annotated[
+        int, typer.Option(min=1, help="How many tokens to score at most, at each length.")
+    ] = TOKENS,
+    positions: Annotated[
+        bool, typer.Option(help="Also the loss by position in long documents.")
+    ] = True,
+    device: Annotated[
+        str | None, typer.Option(help="By default a GPU if there is one, else the CPU.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="The folder for the results; by default RUN/evaluation."
+        ),
+    ] = None,
+) -> None:
+    """Show the loss of a model on the same tokens at several context lengths, and by position."""
+    page = Page()
+    with plain_errors():
+        where = find_device(device)
+        trained = open_trained(folder, device=where)
+        wanted = _lengths(lengths, trained)
+        name = data or _data(trained)
+        corpus = open_corpus(name, "validation", trained.model.config.vocab_size)
+        same = _same_tokens(corpus, wanted, tokens)
+        if positions:
+            _check_documents(corpus, name, max(wanted))
+        results = output or folder / "evaluation"
+        check_writable(results)
+        page.line(_described(trained))
+        page.line(f"The validation split of {name}: {len(corpus):,} tokens\n")
+        with _meter("lengths", len(wanted) * same.count) as progress:
+            by_length = loss_by_length(trained.model, same, device=where, progress=progress)
+        _print_lengths(page, by_length)
+        by_position: list[PositionLoss] = []
+        if positions:
+            # As many tokens as at each length, but at least two documents, for an error.
+            documents = max(2, tokens // max(wanted))
+            with _meter("documents", documents) as progress:
+                by_position = loss_by_position(
+                    trained.model,
+                    corpus,
+                    max(wanted),
+                    at_most=documents,
+                    device=where,
+                    progress=progress,
+                )
+            _print_positions(page, by_position)
+        _check_finite([*by_length, *by_position])
+        _write(results, trained, name, corpus, by_length, by_position)
+        page.line(f"\n{results / RESULTS}")
+        if by_position:
+            _draw(page, results / FIGURE, trained, by_position)
+
+
+def _lengths(given: str | None, trained: TrainedModel) -> tuple[int, ...]:
+    if given is None:
+        return LENGTHS if trained.training is None else trained.training.validation_lengths
+    try:
+        return tuple(map(int, given.split(",")))
+    except ValueError as error:
+        raise ValueError(
+            f"--lengths must be whole numbers with commas between them, got {given!r}"
+        ) from error
+
+
+def _data(trained: TrainedModel) -> str:
+    if trained.training is not None:
+        return trained.training.data
+    if trained.model.config.vocab_size == 256:
+        return STANDARD_LIBRARY
+    raise ValueError(
+        f"--data must be given for {trained.path}: a saved model does not tell what it was trained on"
+    )
+
+
+def _same_tokens(corpus: TokenStream, lengths: tuple[int, ...], tokens: int) -> SameTokens:
+    try:
+        return SameTokens(corpus, lengths, at_most=tokens)
+    except ValueError as error:
+        raise ValueError(f"--lengths and --tokens {tokens} do not go together: {error}") from error
+
+
+def _check_documents(corpus: TokenStream, name: str, length: int) -> None:
+    longest = int(np.diff(document_spans(corpus)).max())
+    if longest <= length:
+        raise ValueError(
+            f"--lengths must be below the {longest:,} tokens of the longest document of {name}, got "
+            f"{length:,}: the loss by position is read from whole documents. Give shorter lengths, "
+            f"--data with longer documents, or --no-positions"
+        )
+
+
+def _described(trained: TrainedModel) -> str:
+    config = trained.model.config
+    at = "" if config.train_length is None else f", trained at {config.train_length:,} tokens"
+    state = (
+        ""
+        if trained.training is None or trained.unfinished is None
+        else f": unfinished, at step {trained.unfinished:,} of {trained.training.steps:,}"
+    )
+    return f"{config.scheme}{at}, from {trained.path}{state}"
+
+
+def _print_lengths(page: Page, rows: Sequence[LengthLoss]) -> None:
+    page.table(
+        ("length", "loss", "standard error", "tokens"),
+        [
+            (f"{row.length:,}", f"{row.loss:.4f}", _error(row.standard_error), f"{row.tokens:,}")
+            for row in rows
+        ],
+        numbers=True,
+    )
+
+
+def _print_positions(page: Page, rows: Sequence[PositionLoss]) -> None:
+    page.heading("By position")
+    page.paragraph(
+        f"In {rows[0].documents:,} documents, each read from its start: the loss of the tokens that "
+        f"have so many before them."
+    )
+    page.table(
+        ("tokens before", "loss", "standard error"),
+        [(_span(row), f"{row.loss:.4f}", _error(row.standard_error)) for row in rows],
+        numbers=True,
+    )
+
+
+def _span(row: PositionLoss) -> str:
+    last = row.stop - 1
+    return f"{row.start:,}" if row.start == last else f"{row.start:,}-{last:,}"
+
+
+def _error(error: float | None) -> str:
+    return "" if error is None else f"{error:.4f}"
+
+
+def _check_finite(rows: Sequence[LengthLoss | PositionLoss]) -> None:
+    if not all(math.isfinite(row.loss) for row in rows):
+        raise ValueError(
+            "the loss is not finite: the model's weights are not sound; train it again"
+        )
+
+
+def _write(
+    folder: Path,
+    trained: TrainedModel,
+    data: str,
+    corpus: TokenStream,
+    by_length: Sequence[LengthLoss],
+    by_position: Sequence[PositionLoss],
+) -> None:
+    contents: dict[str, Any] = {
+        "model": str(trained.path),
+        "unfinished_at_step": trained.unfinished,
+        "config": trained.model.config.to_dict(),
+        "data": {
+            "name": data,
+            "split": "validation",
+            "tokens": len(corpus),
+            "fingerprint": corpus.fingerprint(),
+        },
+        "by_length": [asdict(row) for row in by_length],
+        "by_position": [asdict(row) for row in by_position],
+        "provenance": provenance(),
+    }
+    replace_file(
+        folder / RESULTS, (json.dumps(contents, indent=2, allow_nan=False) + "\n").encode()
+    )
+
+
+def _draw(page: Page, path: Path, trained: TrainedModel, rows: Sequence[PositionLoss]) -> None:
+    config = trained.model.config
+    try:
+        picture = draw_loss_by_position(
+            rows, title=f"Loss by position, {config.scheme}", train_length=config.train_length
+        )
+    except ModuleNotFoundError as missing:
+        page.line(f"No figure: {missing}")
+    else:
+        replace_file(path, picture)
+        page.line(str(path))
+
+
+@contextmanager
+def _meter(unit: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar that leaves no trace, on a terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn(unit), BarColumn(), TimeRemainingColumn())
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as meter:
+        task = meter.add_task("", total=total)
+        yield lambda done: meter.update(task, completed=done)

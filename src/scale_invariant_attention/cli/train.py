@@ -1,0 +1,142 @@
+"""`sia train`: a recipe, or any change of it, trained in a folder."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from ..training import DivergedError, StoppedError, TrainingConfig, recipe, train
+from ..training.fields import parse_fields
+from ..training.loop import Progress as TrainingProgress
+from ..training.ranks import FirstRankFailedError, is_first_rank
+from ..training.recipes import RECIPES
+from ..training.runs import MODEL
+from .errors import plain_errors
+from .page import Page
+
+# The status of a process that was asked to stop.
+STOPPED = 130
+# Seconds over which the time that is left is estimated: steps with validation take longer.
+ESTIMATED_OVER = 600.0
+
+OPTIONS = ("--recipe", "--output", "--device", "--print-config", "--help")
+
+# How typer is to make the command: what it does not know is a field of the configuration.
+SETTINGS: dict[str, Any] = {
+    "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
+    "options_metavar": "[OPTIONS] [--FIELD VALUE]...",
+    "epilog": "Fields: " + ", ".join(field.name for field in fields(TrainingConfig)) + ".",
+}
+
+
+def train_command(
+    context: typer.Context,
+    name: Annotated[
+        str,
+        typer.Option("--recipe", metavar="NAME", help=f"What to start from: {', '.join(RECIPES)}."),
+    ] = "mini",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="The folder of the run; by default runs/RECIPE-SCHEME."
+        ),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="By default a GPU if there is one, else the CPU.")
+    ] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Show the whole configuration, and do nothing.")
+    ] = False,
+) -> None:
+    """Train a model, or go on with a training that was stopped or killed.
+
+    Every field that --print-config shows can be set: --scheme rope --steps 1000 --clip-norm 1
+    --scheme-options tau=1,learn_tau=true. With several processes: torchrun --nproc-per-node 2 -m
+    scale_invariant_attention.cli train, and the same options.
+    """
+    try:
+        config = recipe(name, **parse_fields(context.args, options=OPTIONS))
+    except (ValueError, TypeError) as error:
+        raise typer.BadParameter(str(error)) from error
+    if print_config:
+        Page().line(json.dumps(config.to_dict(), indent=2))
+        return
+    folder = output or Path("runs") / f"{name}-{config.scheme}"
+    if is_first_rank():
+        _train_and_tell(config, folder, device)
+    else:
+        _train_silently(config, folder, device)
+
+
+def _train_and_tell(config: TrainingConfig, folder: Path, device: str | None) -> None:
+    page = Page()
+    page.line(f"{_described(config)}, in {folder}")
+    try:
+        with plain_errors(DivergedError), _bar() as (watch, notice):
+            train(config, folder, device=device, watch=watch, notice=notice)
+    except StoppedError as stopped:
+        typer.echo(str(stopped), err=True)
+        raise typer.Exit(STOPPED) from stopped
+    page.line(f"Trained. The model is in {folder / MODEL}")
+
+
+def _train_silently(config: TrainingConfig, folder: Path, device: str | None) -> None:
+    """On other ranks than the first, which says it all."""
+    try:
+        train(config, folder, device=device)
+    except StoppedError as stopped:
+        raise typer.Exit(STOPPED) from stopped
+    except (FirstRankFailedError, DivergedError) as error:
+        raise typer.Exit(1) from error
+
+
+def _described(config: TrainingConfig) -> str:
+    layers = "1 layer" if config.layers == 1 else f"{config.layers} layers"
+    return (
+        f"{config.scheme}: {layers} of width {config.width}, {config.steps:,} steps of "
+        f"{config.batch_size} x {config.length:,} tokens"
+    )
+
+
+@contextmanager
+def _bar() -> Iterator[tuple[Callable[[TrainingProgress], None], Callable[[str], None]]]:
+    """A bar with loss, speed and the time that is left; a line a validation, in a pipe only these."""
+    console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
+    columns = (
+        MofNCompleteColumn(),
+        BarColumn(),
+        TextColumn("{task.description}"),
+        TimeRemainingColumn(),
+    )
+    tasks: list[TaskID] = []
+    with Progress(
+        *columns,
+        console=console,
+        disable=not console.is_terminal,
+        speed_estimate_period=ESTIMATED_OVER,
+    ) as bar:
+
+        def watch(now: TrainingProgress) -> None:
+            description = f"loss {now.loss:.3f}, {now.tokens_per_second:,.0f} tokens/s"
+            if not tasks:
+                # Not before: steps made by an earlier command would count as made at once.
+                tasks.append(bar.add_task(description, total=now.steps, completed=now.step))
+            bar.update(tasks[0], completed=now.step, description=description)
+            if now.validation is not None:
+                losses = ", ".join(f"{loss:.4f} at {n:,}" for n, loss in now.validation.items())
+                console.print(f"step {now.step:,}: loss {now.loss:.4f}; validation {losses}")
+
+        yield watch, console.print

@@ -1,0 +1,131 @@
+"""`sia train`: recipes, every field, and how it ends."""
+
+import json
+import signal
+from dataclasses import fields
+
+import pytest
+from tiny_training import options, same_weights, tiny_config, weights
+from typer.testing import CliRunner
+
+from scale_invariant_attention.cli import app
+from scale_invariant_attention.cli import train as module
+from scale_invariant_attention.training import TrainingConfig, read_config, recipe, train
+from scale_invariant_attention.training.recipes import RECIPES
+
+
+def run(*words):
+    return CliRunner().invoke(app, ["train", *map(str, words)])
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_can_be_printed(name):
+    done = run("--recipe", name, "--print-config")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout) == recipe(name).to_dict()
+
+
+def test_fields_are_set(tmp_path):
+    done = run(
+        "--scheme", "rope", "--clip-norm=0.5", "--print-config", "--validation-lengths", "8,16"
+    )
+    expected = recipe("mini", scheme="rope", clip_norm=0.5, validation_lengths=(8, 16))
+    assert json.loads(done.stdout) == expected.to_dict()
+
+
+def test_the_help_names_every_field():
+    help_text = " ".join(run("--help").output.split())
+    assert all(field.name in help_text for field in fields(TrainingConfig))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--stepps", "3"), "no option '--stepps'; did you mean --steps?"),
+        (("--recip", "mini"), "did you mean --recipe?"),
+        (("--recipe", "mini-4k"), "no recipe 'mini-4k'"),
+        (("--scheme", "scale-invariant"), "scale-invariant"),
+        (("--steps", "many"), "--steps must be a whole number, got 'many'"),
+        (("--steps", "0"), "steps must satisfy steps >= 1, got 0"),
+        (("somewhere",), "no option 'somewhere'"),
+    ],
+)
+def test_wrong_words_are_refused(words, message):
+    done = run(*words)
+    assert done.exit_code == 2
+    assert message in " ".join(done.output.split())
+    assert "Traceback" not in done.output
+
+
+def test_training_and_again(tmp_path):
+    done = run("-o", tmp_path / "run", *options())
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines() == [
+        "scale-invariant-p-rope: 1 layer of width 32, 8 steps of 4 x 32 tokens, in "
+        f"{tmp_path / 'run'}",
+        f"Trained. The model is in {tmp_path / 'run' / 'model'}",
+    ]
+    first, second = done.stderr.splitlines()
+    assert first.startswith("step 4: loss ")
+    assert second.startswith("step 8: loss ")
+    assert " at 32, " in second
+    assert read_config(tmp_path / "run") == tiny_config().to_dict()
+    train(tiny_config(), tmp_path / "same")
+    assert same_weights(weights(tmp_path / "run"), weights(tmp_path / "same"))
+    again = run("-o", tmp_path / "run", *options())
+    assert again.exit_code == 0
+    assert again.stderr == "Going on from step 8 of 8.\n"
+
+
+def test_the_folder_is_named_by_recipe_and_scheme(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(*options(steps=1, scheme="rope")).exit_code == 0
+    assert (tmp_path / "runs" / "mini-rope" / "model" / "config.json").exists()
+
+
+def test_a_stop_says_how_to_go_on(tmp_path, monkeypatch):
+    def interrupted(config, folder, *, watch, **more):
+        def stop_after_two(progress):
+            watch(progress)
+            if progress.step == 2:
+                signal.raise_signal(signal.SIGINT)
+
+        return train(config, folder, watch=stop_after_two, **more)
+
+    monkeypatch.setattr(module, "train", interrupted)
+    done = run("-o", tmp_path / "run", *options())
+    assert done.exit_code == 130
+    assert "Stopping after this step, to save it." in done.stderr
+    assert "Stopped and saved at step 3 of 8" in done.stderr
+    assert "Run the same command again to go on." in done.stderr
+    assert "Trained" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--device", "gpu"), "device must be a name such as 'cpu'"),
+        (("--data", "text:nowhere"), "nowhere"),
+        (("--precision", "bfloat16", "--device", "cpu"), "precision must be float32 on cpu"),
+        (("--head-rate", "1e6"), "Lower the learning rates or set clip_norm"),
+    ],
+)
+def test_what_users_can_mend_is_told_in_a_sentence(tmp_path, words, message):
+    done = run("-o", tmp_path / "run", *options(), *words)
+    assert done.exit_code == 1
+    assert done.stderr.splitlines()[-1].startswith("Error: ")
+    assert message in done.stderr
+    assert "Traceback" not in done.output
+
+
+def test_another_rank_says_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "is_first_rank", lambda: False)
+    done = run("-o", tmp_path / "run", *options(steps=1))
+    assert (done.exit_code, done.output) == (0, "")
+
+
+def test_a_folder_in_use_by_another_configuration(tmp_path):
+    assert run("-o", tmp_path / "run", *options(steps=1)).exit_code == 0
+    done = run("-o", tmp_path / "run", *options(steps=2))
+    assert done.exit_code == 1
+    assert "steps is 1 there, 2 here. Give another folder" in done.stderr
