@@ -1,7 +1,6 @@
 """Trainings by two processes, joined as torchrun joins them. Run by test_ranks with a folder.
 
-Prints for every scenario and rank how it ended. Both processes go through all scenarios: what
-DistributedDataParallel imports would take longer than all the rest.
+Prints for every scenario and rank how it ended. Both processes go through all scenarios.
 """
 
 import os
@@ -11,6 +10,7 @@ import sys
 from pathlib import Path
 
 import torch
+import torch._dynamo  # Adam would, in both processes
 from tiny_training import tiny_config
 
 from scale_invariant_attention.training import StoppedError, loop, train

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import torch
+import torch._dynamo  # Adam would, in every process anew
 from tiny_training import options
 
 from scale_invariant_attention.cli import app
