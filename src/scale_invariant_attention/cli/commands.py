@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import bench, data
+from . import bench, data, reproduce
 from .demo import demo
 from .doctor import doctor
 from .evaluate import evaluate
@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")
+app.add_typer(reproduce.app, name="reproduce")
 app.command()(demo)
 app.command()(doctor)
 app.command(name="train", **SETTINGS)(train_command)
