@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .. import schemes
 from ..schemes import Scheme
-from ..theory.arguments import did_you_mean, integer
+from ..theory.arguments import check_field_names, integer
 
 
 @dataclass(frozen=True)
@@ -125,13 +125,7 @@ class GPTConfig:
         Traceback (most recent call last):
         TypeError: GPTConfig has no field 'head' (did you mean 'heads'?); its fields are: vocab_size, ...
         """
-        known = [field.name for field in fields(cls)]
-        for name in values:
-            if name not in known:
-                hint = did_you_mean(name, known)
-                raise TypeError(
-                    f"GPTConfig has no field {name!r}{hint}; its fields are: {', '.join(known)}"
-                )
+        check_field_names(cls, values)
         return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:

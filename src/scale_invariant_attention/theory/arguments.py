@@ -3,6 +3,7 @@
 import math
 import operator
 from collections.abc import Iterable
+from dataclasses import fields
 from difflib import get_close_matches
 from numbers import Real
 
@@ -78,6 +79,17 @@ def did_you_mean(given: object, known: Iterable[str]) -> str:
     """
     close = get_close_matches(str(given).lower(), list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def check_field_names(kind: type, names: Iterable[str]) -> None:
+    """Refuse names that are no fields of a dataclass."""
+    known = [field.name for field in fields(kind)]
+    for name in names:
+        if name not in known:
+            raise TypeError(
+                f"{kind.__name__} has no field {name!r}{did_you_mean(name, known)}; "
+                f"its fields are: {', '.join(known)}"
+            )
 
 
 def distance_range(start: object, stop: object) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from typing import Any
 from ..attention.backends import BACKENDS
 from ..data.windows import ORDERS
 from ..model import GPTConfig
-from ..theory.arguments import did_you_mean, integer, positive_number, real_number
+from ..theory.arguments import check_field_names, integer, positive_number, real_number
 from .optimisers import LearningRates
 from .schedules import Cosine, Trapezoid
 
@@ -144,15 +144,9 @@ class TrainingConfig:
 
         >>> TrainingConfig.from_dict({"step": 8})
         Traceback (most recent call last):
-        TypeError: there is no field 'step' (did you mean 'steps'?); the fields are: scheme, ...
+        TypeError: TrainingConfig has no field 'step' (did you mean 'steps'?); its fields are: ...
         """
-        known = [each.name for each in fields(cls)]
-        for name in values:
-            if name not in known:
-                hint = did_you_mean(name, known)
-                raise TypeError(
-                    f"there is no field {name!r}{hint}; the fields are: {', '.join(known)}"
-                )
+        check_field_names(cls, values)
         return cls(**values)
 
 
