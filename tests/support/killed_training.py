@@ -72,12 +72,13 @@ def seconds_of(folder, words):
 
 def main(folder, kills, seed):
     rng = random.Random(seed)
-    # Every step is saved, and there are more steps than the killed processes will make.
+    # Every step is saved.
     words = options(steps=8 + 2 * kills, checkpoint_every=1, validate_every=5)
     whole = seconds_of(folder / "whole", words)
-    killed = folder / "killed"
+    trainings = 1
     done = in_saves = 0
     while done < kills:
+        killed = folder / f"killed-{trainings}"
         kind = KINDS[done % len(KINDS)]
         before = torn(killed)
         if kind == "moment":
@@ -90,10 +91,13 @@ def main(folder, kills, seed):
             child = start(killed, words, lambda: kill_at_event(place, count))  # noqa: B023
         code = ended(child)
         if code == 0:
-            break
+            # It ended before it was killed: the kills that are left are for another training.
+            trainings += 1
+            continue
         assert code == -signal.SIGKILL, f"a process failed by itself, with {code}"
         done += 1
         in_saves += bool(torn(killed) - before)
+    # Whatever was killed last goes on to its end; a training that has ended has nothing left to do.
     assert ended(start(killed, words)) == 0
     print(f"{done} kills, {in_saves} inside a save")
 
