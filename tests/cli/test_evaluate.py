@@ -4,25 +4,16 @@ import json
 import sys
 
 import pytest
-from tiny_training import tiny_config
 from typer.testing import CliRunner
 
 from scale_invariant_attention.cli import app
 from scale_invariant_attention.data import SameTokens, standard_library
 from scale_invariant_attention.evaluation import loss_by_length
 from scale_invariant_attention.model import GPT, GPTConfig
-from scale_invariant_attention.training import train
 
 
 def run(*words):
     return CliRunner().invoke(app, ["evaluate", *map(str, words)])
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("trained")
-    train(tiny_config(), folder)
-    return folder
 
 
 def rows(output):

@@ -5,23 +5,14 @@ import sys
 
 import pytest
 import torch
-from tiny_training import tiny_config
 from typer.testing import CliRunner
 
 from scale_invariant_attention.cli import app, generate
 from scale_invariant_attention.model import GPT, GPTConfig
-from scale_invariant_attention.training import train
 
 
 def run(*words):
     return CliRunner().invoke(app, ["generate", *map(str, words)])
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("trained")
-    train(tiny_config(), folder)
-    return folder
 
 
 def writing(monkeypatch, tokens):
