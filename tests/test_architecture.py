@@ -23,7 +23,8 @@ ALLOWED = {
     "training": LIBRARY - {"training"},
     "benchmark": {"theory", "attention", "schemes", "model"},
     "experiments": LIBRARY,
-    "cli": LIBRARY | {"benchmark", "experiments"},
+    "reporting": set(),
+    "cli": LIBRARY | {"benchmark", "experiments", "reporting"},
 }
 
 

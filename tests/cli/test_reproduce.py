@@ -2,41 +2,109 @@
 
 import json
 
-from tiny_training import tiny_config
+import pytest
+from tiny_training import options
 from typer.testing import CliRunner
 
 from scale_invariant_attention.cli import app
-from scale_invariant_attention.experiments import table1
-from scale_invariant_attention.experiments.trials import Evaluation, Trial
 
 
-def test_table1_prints_means_and_errors_of_what_it_records(tmp_path, monkeypatch):
-    def tiny_trials(names, seeds):
-        assert names == ("rope",)
-        return [
-            Trial(
-                f"rope-{seed}",
-                tiny_config(scheme="rope", steps=2, seed=seed),
-                Evaluation((32, 64), 256),
-            )
-            for seed in seeds
-        ]
+def reproduce(*words):
+    return CliRunner().invoke(app, ["reproduce", *words])
 
-    monkeypatch.setattr(table1, "mini_trials", tiny_trials)
-    folders = ("--runs", str(tmp_path / "runs"), "--results", str(tmp_path / "results"))
-    options = ("--schemes", "rope", "--seeds", "2", "--workers", "1")
-    done = CliRunner().invoke(app, ["reproduce", "table1", *options, *folders])
+
+def folders(path):
+    return ("--runs", str(path / "runs"), "--results", str(path / "results"))
+
+
+def tiny(**changes):
+    return (*options(**changes), "--lengths", "32,64", "--tokens", "256")
+
+
+def recorded(path, name):
+    return json.loads((path / "results" / f"{name}.json").read_text())
+
+
+def test_table1_prints_means_and_errors_of_what_it_records(tmp_path):
+    words = (
+        "table1",
+        "--schemes",
+        "rope,alibi",
+        "--seeds",
+        "2",
+        *folders(tmp_path),
+        *tiny(steps=2),
+    )
+    done = reproduce(*words, "--workers", "2")
     assert done.exit_code == 0, done.output
-    losses = [
-        json.loads((tmp_path / "results" / f"rope-{seed}.json").read_text())["losses"][1]["loss"]
-        for seed in (0, 1)
-    ]
+    losses = [recorded(tmp_path, f"rope-seed-{seed}")["losses"][1]["loss"] for seed in (0, 1)]
     mean, error = sum(losses) / 2, abs(losses[0] - losses[1]) / 2
-    assert f"{mean:.4f} +/- {error:.4f}" in done.stdout
-    assert "rope-1: " in done.stderr
+    assert f"{mean:.3f} ± {error:.3f}" in done.stdout
+    assert "rope-seed-1: " in done.stderr and "(4 of 4)" in done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["scheme", "rope", "alibi"]
+    # Again: nothing is trained, the table is the same.
+    (tmp_path / "runs").rename(tmp_path / "gone")
+    assert reproduce(*words).stdout == done.stdout
+    assert not (tmp_path / "runs").exists()
 
 
-def test_an_unknown_scheme_is_refused_with_the_nearest():
-    done = CliRunner().invoke(app, ["reproduce", "table1", "--schemes", "ropes"])
+@pytest.mark.parametrize("option", ["tau", "base"])
+def test_a_sweep_has_a_row_for_each_value(tmp_path, option):
+    words = (option, "--values", "5,10,16", *folders(tmp_path), *tiny(steps=1))
+    done = reproduce(*words, "--workers", "2")
+    assert done.exit_code == 0, done.output
+    assert [line.split()[0] for line in done.stdout.splitlines()] == [option, "5", "10", "16"]
+    record = recorded(tmp_path, f"scale-invariant-p-rope-{option}-5-seed-0")
+    assert record["config"]["scheme_options"][option] == 5
+
+
+def test_the_papers_scale_trains_in_turn_and_goes_on(tmp_path):
+    """The same command with a model of another size: what differs on GPUs is the size alone."""
+    changes = {"vocab_size": 256, "data": "standard-library", "precision": "float32"}
+    words = (
+        *("table1", "--scale", "paper", "--schemes", "rope,yarn", "--seeds", "1"),
+        *folders(tmp_path),
+        *tiny(steps=2, compile="false", micro_batch_size="none", constant_steps="none", **changes),
+    )
+    done = reproduce(*words)
+    assert done.exit_code == 0, done.output
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["scheme", "rope", "yarn"]
+    assert recorded(tmp_path, "yarn-seed-0")["config"]["order"] == "sequential"
+    (tmp_path / "results" / "yarn-seed-0.json").unlink()
+    again = reproduce(*words)
+    assert again.stdout == done.stdout
+
+
+def test_configurations_are_printed_and_nothing_is_done(tmp_path):
+    words = ("--scale", "paper", "--schemes", "alibi", "--seeds", "2", "--steps", "5000")
+    done = reproduce("table1", *words, *folders(tmp_path), "--print-config")
+    configs = json.loads(done.stdout)
+    assert list(configs) == ["alibi-seed-0", "alibi-seed-1"]
+    assert configs["alibi-seed-1"]["seed"] == 1 and configs["alibi-seed-1"]["steps"] == 5000
+    assert configs["alibi-seed-0"]["width"] == 768
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("table1", "--schemes", "ropes"), "did you mean 'rope'"),
+        (("table1", "--scale", "minni"), "did you mean 'mini'"),
+        (("table1", "--step", "3"), "did you mean --steps"),
+        (("table1", "--lengths", "a,b"), "must be numbers"),
+        (("tau", "--values", "1;2"), "must be numbers"),
+        (("tau", "--values", "-1"), "tau must"),
+    ],
+)
+def test_bad_words_are_refused(words, said):
+    done = reproduce(*words)
     assert done.exit_code == 2
-    assert "did you mean 'rope'" in done.output
+    assert said in " ".join(done.output.replace("│", " ").split())
+
+
+def test_a_record_of_another_training_is_named(tmp_path):
+    words = ("table1", "--schemes", "rope", "--seeds", "1", *folders(tmp_path))
+    assert reproduce(*words, *tiny(steps=1)).exit_code == 0
+    done = reproduce(*words, *tiny(steps=2))
+    assert done.exit_code == 1
+    assert "config.steps is 1 there, 2 here" in done.stderr

@@ -6,8 +6,15 @@ import pytest
 from tiny_training import tiny_config
 
 from scale_invariant_attention.experiments import trials
-from scale_invariant_attention.experiments.trials import Evaluation, Trial, recorded, run_trials
-from scale_invariant_attention.training import train
+from scale_invariant_attention.experiments.trials import (
+    DifferentRecordError,
+    Evaluation,
+    Trial,
+    recorded,
+    run_in_turn,
+    run_side_by_side,
+)
+from scale_invariant_attention.training import read_metrics, train
 
 EVALUATION = Evaluation(lengths=(32, 128), tokens=512)
 
@@ -21,39 +28,54 @@ def test_trials_are_recorded_and_not_done_twice(tmp_path, monkeypatch):
     runs, results = tmp_path / "runs", tmp_path / "results"
     both = [trial("rope"), trial("alibi")]
     steps, done = [], []
-    run_trials(
+    run_side_by_side(
         both, runs, results, workers=2, watch=steps.append, done=lambda t, r: done.append(t.name)
     )
     assert sorted(done) == ["alibi-seed-0", "rope-seed-0"]
-    assert steps[-1] == 6
+    assert steps[-1] == {"rope-seed-0": 3, "alibi-seed-0": 3}
     record = json.loads((results / "rope-seed-0.json").read_text())
     assert record == recorded(both[0], results)
     assert [row["length"] for row in record["losses"]] == [32, 128]
     assert record["by_position"][-1]["stop"] == 129
-    assert [line["step"] for line in record["training"] if "loss" in line] == [1, 2, 3]
+    metrics = read_metrics(runs / "rope-seed-0")
+    losses = [line["loss"] for line in metrics if "loss" in line]
+    assert record["training"]["loss"] == pytest.approx(losses, rel=1e-4)
+    assert len(losses) == len(record["training"]["gradient_norm"]) == 3
+    assert record["validation"] == [line for line in metrics if "validation" in line] != []
     assert record["config"]["scheme"] == "rope"
     assert {"commit", "torch", "cpu"} <= record["provenance"].keys()
 
     # All are recorded: nothing is left to start.
-    monkeypatch.setattr(trials, "_run", None)
+    monkeypatch.setattr(trials, "_run_on_one_core", None)
     again = []
-    run_trials(both, runs, results, workers=1, done=lambda t, r: again.append(r))
+    run_side_by_side(both, runs, results, workers=1, done=lambda t, r: again.append(r))
     assert again[0] == record
 
 
 @pytest.mark.parametrize("change", [{"seed": 1}, {"steps": 4}])
-def test_a_record_of_something_else_does_not_count(tmp_path, change):
+def test_a_record_of_something_else_is_not_overwritten(tmp_path, change):
     wanted = trial("rope")
     other = Trial(wanted.name, tiny_config(**({"scheme": "rope"} | change)), EVALUATION)
     (tmp_path / "rope-seed-0.json").write_text(json.dumps(trials._asked_for(other)))
-    assert recorded(wanted, tmp_path) is None
     assert recorded(other, tmp_path) is not None
+    (name,) = change
+    with pytest.raises(DifferentRecordError, match=f"config.{name} is .* there"):
+        run_side_by_side([trial("alibi"), wanted], tmp_path / "runs", tmp_path, workers=1)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_record_from_before_a_field_was_there_counts(tmp_path):
+    wanted = trial("rope")
+    old = trials._asked_for(wanted)
+    del old["config"]["clip_norm"]
+    (tmp_path / "rope-seed-0.json").write_text(json.dumps(old))
+    assert recorded(wanted, tmp_path) is not None
 
 
 def test_a_trial_that_fails_ends_all_and_says_why(tmp_path):
     broken = Trial("broken", tiny_config(data="text:nowhere"), EVALUATION)
     with pytest.raises((ValueError, OSError), match="nowhere"):
-        run_trials([broken], tmp_path / "runs", tmp_path / "results", workers=1)
+        run_side_by_side([broken], tmp_path / "runs", tmp_path / "results", workers=1)
     assert not (tmp_path / "results" / "broken.json").exists()
 
 
@@ -62,5 +84,36 @@ def test_a_training_in_part_goes_on(tmp_path):
     one = trial("rope")
     train(one.config, tmp_path / "runs" / one.name, device="cpu")
     before = (tmp_path / "runs" / one.name / "metrics.jsonl").read_bytes()
-    run_trials([one], tmp_path / "runs", tmp_path / "results", workers=1)
+    run_side_by_side([one], tmp_path / "runs", tmp_path / "results", workers=1)
     assert (tmp_path / "runs" / one.name / "metrics.jsonl").read_bytes() == before
+
+
+def test_in_turn_records_the_same_as_side_by_side(tmp_path):
+    both = [trial("rope"), trial("alibi")]
+    run_side_by_side(both, tmp_path / "runs", tmp_path / "results", workers=1)
+    done, told = [], []
+    run_in_turn(
+        both,
+        tmp_path / "other-runs",
+        tmp_path / "other",
+        device="cpu",
+        notice=told.append,
+        done=lambda trial, record: done.append(trial.name),
+    )
+    assert done == ["rope-seed-0", "alibi-seed-0"]
+    assert told[0].startswith("rope-seed-0, in ")
+    for one in both:
+        first, second = recorded(one, tmp_path / "results"), recorded(one, tmp_path / "other")
+        for length, (here, there) in enumerate(zip(first["losses"], second["losses"], strict=True)):
+            assert here["loss"] == pytest.approx(there["loss"], rel=1e-5), length
+
+
+def test_no_document_of_the_longest_length_means_no_losses_by_position(tmp_path):
+    text = tmp_path / "text"
+    text.mkdir()
+    for number in range(64):
+        (text / f"{number}.txt").write_text(f"Number {number} is a short text. " * 4)
+    one = trial("rope", data=f"text:{text}")
+    run_in_turn([one], tmp_path / "runs", tmp_path / "results", device="cpu")
+    record = recorded(one, tmp_path / "results")
+    assert record["by_position"] == [] and len(record["losses"]) == 2

@@ -85,7 +85,7 @@ def _train_and_tell(config: TrainingConfig, folder: Path, device: str | None) ->
     page = Page()
     page.line(f"{_described(config)}, in {folder}")
     try:
-        with plain_errors(DivergedError), _bar() as (watch, notice):
+        with plain_errors(DivergedError), training_bar() as (watch, notice):
             train(config, folder, device=device, watch=watch, notice=notice)
     except StoppedError as stopped:
         typer.echo(str(stopped), err=True)
@@ -112,7 +112,7 @@ def _described(config: TrainingConfig) -> str:
 
 
 @contextmanager
-def _bar() -> Iterator[tuple[Callable[[TrainingProgress], None], Callable[[str], None]]]:
+def training_bar() -> Iterator[tuple[Callable[[TrainingProgress], None], Callable[[str], None]]]:
     """A bar with loss, speed and the time that is left; a line a validation, in a pipe only these."""
     console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
     columns = (

@@ -1,12 +1,13 @@
-"""Many trainings, several at a time, each recorded when it is done and never done twice.
+"""Many trainings, each recorded when it is done and never done twice.
 
 A trial is trained in a folder of its own, which may be thrown away, and leaves one JSON file, which is
-what tables and figures are made from.
+what tables and figures are made from. Small trials run side by side, each on one core; large ones in
+turn, each on all devices that torchrun was given.
 """
 
 import json
 import multiprocessing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,16 +15,23 @@ from typing import Any
 
 import torch
 
-from ..data import SameTokens
-from ..evaluation import loss_by_length, loss_by_position
+from ..data import SameTokens, TokenSource, document_spans
+from ..evaluation import PositionLoss, loss_by_length, loss_by_position
 from ..files import replace_file
+from ..model import GPT
 from ..provenance import provenance
 from ..training import TrainingConfig, read_metrics, train
 from ..training.corpus import open_corpus
-from ..training.runs import METRICS
+from ..training.loop import Progress
+from ..training.ranks import open_ranks
+from ..training.runs import METRICS, differences
 
 # How often a run is looked at that is going on, in seconds.
 GLANCE = 1.0
+# Digits of what is recorded of every step: a curve needs no more.
+DIGITS = 5
+
+Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -43,24 +51,41 @@ class Trial:
     evaluation: Evaluation
 
 
-def recorded(trial: Trial, results: Path) -> dict[str, Any] | None:
-    """The record of a trial, if there is one of the same configuration and evaluation."""
+class DifferentRecordError(ValueError):
+    """What is recorded under the name of a trial is another."""
+
+
+def _ignore(*news: object) -> None:
+    pass
+
+
+def recorded(trial: Trial, results: Path) -> Record | None:
+    """The record of a trial, if there is one; that of another training is never overwritten."""
     path = results / f"{trial.name}.json"
     if not path.exists():
         return None
-    record: dict[str, Any] = json.loads(path.read_text())
+    record: Record = json.loads(path.read_text())
     wanted = json.loads(json.dumps(_asked_for(trial)))
-    return record if all(record.get(name) == value for name, value in wanted.items()) else None
+    # Fields that are newer than the record have the defaults.
+    config = TrainingConfig.from_dict(record["config"]).to_dict()
+    there = {"config": config, "evaluation": record["evaluation"]}
+    different = list(differences(there, wanted))
+    if different:
+        raise DifferentRecordError(
+            f"{path} records something else: {'; '.join(different)}. Give another folder for the "
+            f"results, or remove the file"
+        )
+    return record
 
 
-def run_trials(
+def run_side_by_side(
     trials: Sequence[Trial],
     runs: Path,
     results: Path,
     *,
     workers: int,
-    watch: Callable[[int], object] = lambda steps: None,
-    done: Callable[[Trial, dict[str, Any]], object] = lambda trial, record: None,
+    watch: Callable[[Mapping[str, int]], object] = _ignore,
+    done: Callable[[Trial, Record], object] = _ignore,
 ) -> None:
     """Train and record what is not recorded yet, `workers` trials at a time, each on one core.
 
@@ -72,12 +97,11 @@ def run_trials(
         runs: the folder for the folders of their trainings.
         results: the folder for their records.
         workers: how many at a time.
-        watch: called now and then with the steps made in all trials together, recorded ones included.
+        watch: called now and then with the steps made in each trial, by its name.
         done: called with each record, those that are there first.
     """
     remaining = []
-    for trial in trials:
-        record = recorded(trial, results)
+    for trial, record in [(trial, recorded(trial, results)) for trial in trials]:
         if record is None:
             remaining.append(trial)
         else:
@@ -85,8 +109,9 @@ def run_trials(
     # Processes of their own: torch's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=workers, mp_context=context) as pool:
-        going: dict[Future[dict[str, Any]], Trial] = {
-            pool.submit(_run, trial, runs / trial.name, results): trial for trial in remaining
+        going: dict[Future[Record], Trial] = {
+            pool.submit(_run_on_one_core, trial, runs / trial.name, results): trial
+            for trial in remaining
         }
         try:
             while going:
@@ -94,32 +119,94 @@ def run_trials(
                 for future in ended:
                     done(going.pop(future), future.result())
                 open_names = {trial.name for trial in going.values()}
-                watch(sum(_steps(trial, runs, open_names) for trial in trials))
+                watch({trial.name: _steps(trial, runs, open_names) for trial in trials})
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
-def _run(trial: Trial, folder: Path, results: Path) -> dict[str, Any]:
+def run_in_turn(
+    trials: Sequence[Trial],
+    runs: Path,
+    results: Path,
+    *,
+    device: torch.device | str | None = None,
+    watch: Callable[[Progress], object] = _ignore,
+    notice: Callable[[str], object] = _ignore,
+    done: Callable[[Trial, Record], object] = _ignore,
+) -> None:
+    """Train and record what is not recorded yet, one after the other, each on all ranks of torchrun.
+
+    Broken off, it goes on when it is called again. Folders as for :func:`run_side_by_side`; `device`,
+    `watch` and `notice` as for ``train``. `done` is called with each record, on rank 0.
+    """
+    with open_ranks(device) as ranks:
+        for trial, record in [(trial, recorded(trial, results)) for trial in trials]:
+            if record is None:
+                if ranks.rank == 0:
+                    notice(f"{trial.name}, in {runs / trial.name}")
+                folder = runs / trial.name
+                model = train(trial.config, folder, device=device, watch=watch, notice=notice)
+                made = ranks.on_first(
+                    lambda trial=trial, model=model, folder=folder: _record(  # type: ignore[misc]
+                        trial, model, folder, results, ranks.device
+                    )
+                )
+            else:
+                made = record
+            if ranks.rank == 0 and made is not None:
+                done(trial, made)
+
+
+def _run_on_one_core(trial: Trial, folder: Path, results: Path) -> Record:
     torch.set_num_threads(1)
     model = train(trial.config, folder, device="cpu")
+    return _record(trial, model, folder, results, torch.device("cpu"))
+
+
+def _record(trial: Trial, model: GPT, folder: Path, results: Path, device: torch.device) -> Record:
     corpus = open_corpus(trial.config.data, "validation", trial.config.vocab_size)
-    lengths = trial.evaluation.lengths
-    tokens = SameTokens(corpus, lengths, at_most=trial.evaluation.tokens)
+    tokens = SameTokens(corpus, trial.evaluation.lengths, at_most=trial.evaluation.tokens)
+    metrics = read_metrics(folder)
+    with trial.config.autocast(device):
+        by_length = loss_by_length(model, tokens, device=device)
+        by_position = _by_position(model, corpus, trial.evaluation, device)
     record = _asked_for(trial) | {
-        "losses": [asdict(row) for row in loss_by_length(model, tokens)],
-        "by_position": [asdict(row) for row in loss_by_position(model, corpus, max(lengths))],
-        "training": read_metrics(folder),
+        "losses": [asdict(row) for row in by_length],
+        "by_position": [asdict(row) for row in by_position],
+        "training": {
+            name: [float(f"{line[name]:.{DIGITS}g}") for line in metrics if name in line]
+            for name in ("loss", "gradient_norm")
+        },
+        "validation": [line for line in metrics if "validation" in line],
+        "seconds": round(sum(line.get("seconds", 0.0) for line in metrics), 1),
         "corpus": corpus.fingerprint(),
         "provenance": provenance(),
     }
     results.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(record, indent=1, allow_nan=False) + "\n"
+    # A line a name: short enough to keep, and to compare.
+    lines = (
+        f" {json.dumps(name)}: {json.dumps(it, allow_nan=False)}" for name, it in record.items()
+    )
+    text = "{\n" + ",\n".join(lines) + "\n}\n"
     replace_file(results / f"{trial.name}.json", text.encode())
-    return record
+    # As it would be read: a record is the same whether it was just made or not.
+    again: Record = json.loads(text)
+    return again
 
 
-def _asked_for(trial: Trial) -> dict[str, Any]:
+def _by_position(
+    model: GPT, corpus: TokenSource, evaluation: Evaluation, device: torch.device
+) -> list[PositionLoss]:
+    """None where no document is long enough."""
+    length = max(evaluation.lengths)
+    if not len(document_spans(corpus, at_least=length + 1)):
+        return []
+    at_most = max(1, evaluation.tokens // length)
+    return loss_by_position(model, corpus, length, at_most=at_most, device=device)
+
+
+def _asked_for(trial: Trial) -> Record:
     return {"config": trial.config.to_dict(), "evaluation": asdict(trial.evaluation)}
 
 

@@ -1,8 +1,11 @@
 """Everything that decides a training, as one flat list of fields."""
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
+
+import torch
 
 from ..attention.backends import BACKENDS
 from ..data.windows import ORDERS
@@ -58,7 +61,7 @@ class TrainingConfig:
 
     # Validation, at several lengths of the same tokens, and checkpoints.
     validate_every: int = 125
-    validation_tokens: int = 65_536
+    validation_tokens: int = 16_384
     validation_lengths: tuple[int, ...] = (256, 1024, 4096)
     checkpoint_every: int = 125
     keep_checkpoints: int = 2
@@ -110,6 +113,12 @@ class TrainingConfig:
             train_length=self.length,
             qk_norm=self.qk_norm,
         )
+
+    def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
+        """The precision of computing on a device, as a context; weights are float32 all the same."""
+        if self.precision == "float32":
+            return nullcontext()
+        return torch.autocast(device.type, torch.bfloat16)
 
     def learning_rates(self) -> LearningRates:
         """The rates of the four groups of parameters."""

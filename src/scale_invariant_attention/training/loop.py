@@ -262,7 +262,7 @@ class _Training:
         for number, (inputs, expected) in enumerate(parts, start=1):
             share = len(inputs) / len(tokens)
             with self._gathering(number == len(parts)):
-                with self._precision():
+                with self.config.autocast(self.device):
                     loss: Tensor = self.called(inputs.to(self.device), expected.to(self.device))
                 (loss * share).backward()  # type: ignore[no-untyped-call]
             mean += share * loss.item()
@@ -279,13 +279,8 @@ class _Training:
             return self.called.no_sync()
         return nullcontext()
 
-    def _precision(self) -> AbstractContextManager[Any]:
-        if self.config.precision == "float32":
-            return nullcontext()
-        return torch.autocast(self.device.type, torch.bfloat16)
-
     def _validated(self) -> dict[int, float]:
-        with self._precision():
+        with self.config.autocast(self.device):
             return validation_losses(self.model, self.validation, self.ranks)
 
     def _check_sound(self, loss: float, norm: float) -> None:

@@ -1,0 +1,57 @@
+"""The scales of an experiment: in miniature on CPUs, and as in the paper on GPUs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .. import schemes
+from ..training import recipe
+from .trials import Evaluation, Trial
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The recipe of all trainings of an experiment, what is measured, and what belongs to its length.
+
+    `base` is that of p-RoPE, the same in every scheme that has it; so is `tau`.
+    """
+
+    recipe: str
+    evaluation: Evaluation
+    base: float
+    tau: float
+
+    def trial(
+        self, scheme: str, seed: int, changes: Mapping[str, Any] | None = None, **options: Any
+    ) -> Trial:
+        """A training of a scheme, named by the scheme, `options` of its own and the seed.
+
+        `changes` are those of the recipe, which the name does not tell.
+
+        >>> SCALES["mini"].trial("scale-invariant-p-rope", seed=0, tau=0.1).name
+        'scale-invariant-p-rope-tau-0.1-seed-0'
+        """
+        own = "".join(f"-{name}-{value:g}" for name, value in options.items())
+        fields = {
+            "scheme": scheme,
+            "scheme_options": {**self._options(scheme), **options},
+            "seed": seed,
+        }
+        return Trial(
+            f"{scheme}{own}-seed-{seed}",
+            recipe(self.recipe, **{**fields, **(changes or {})}),
+            self.evaluation,
+        )
+
+    def _options(self, scheme: str) -> dict[str, float]:
+        has_base = scheme.endswith("p-rope")
+        has_tau = "tau" in schemes.options(scheme)
+        return ({"base": self.base} if has_base else {}) | ({"tau": self.tau} if has_tau else {})
+
+
+SCALES = {
+    "mini": Scale("mini", Evaluation((256, 1024, 4096), 131_072), base=16.0, tau=10.0),
+    "paper": Scale(
+        "162m-4k", Evaluation((4096, 16_384, 65_536), 10_485_760), base=1024.0, tau=10.0
+    ),
+}
