@@ -58,7 +58,7 @@ def test_imports_go_one_way(folder):
 def test_importing_needs_torch_and_nothing_heavy():
     script = (
         "import sys, scale_invariant_attention; "
-        "heavy = {'triton', 'transformers', 'matplotlib', 'datasets', 'typer', 'rich'}; "
+        "heavy = {'triton', 'transformers', 'matplotlib', 'datasets', 'typer', 'rich', 'tensorboard'}; "
         "print(sorted(heavy & sys.modules.keys()))"
     )
     command = [sys.executable, "-c", script]

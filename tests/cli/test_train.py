@@ -2,9 +2,11 @@
 
 import json
 import signal
+import sys
 from dataclasses import fields
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tiny_training import options, same_weights, tiny_config, weights
 from typer.testing import CliRunner
 
@@ -43,6 +45,7 @@ def test_the_help_names_every_field():
     [
         (("--stepps", "3"), "no option '--stepps'; did you mean --steps?"),
         (("--recip", "mini"), "did you mean --recipe?"),
+        (("--tensorbord",), "did you mean --tensorboard?"),
         (("--recipe", "mini-4k"), "no recipe 'mini-4k'"),
         (("--scheme", "scale-invariant"), "scale-invariant"),
         (("--steps", "many"), "--steps must be a whole number, got 'many'"),
@@ -75,6 +78,28 @@ def test_training_and_again(tmp_path):
     again = run("-o", tmp_path / "run", *options())
     assert again.exit_code == 0
     assert again.stderr == "Going on from step 8 of 8.\n"
+
+
+def test_event_files_are_written_where_asked_for(tmp_path):
+    plain, shown = tmp_path / "plain", tmp_path / "shown"
+    assert run("-o", plain, *options(steps=2)).exit_code == 0
+    assert not (plain / "tensorboard").exists()
+    done = run("-o", shown, "--tensorboard", *options(steps=2))
+    assert done.exit_code == 0, done.output
+    assert done.stderr.startswith("step 2: loss ")
+    events = EventAccumulator(str(shown / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("training/loss")] == [1, 2]
+    assert read_config(plain) == read_config(shown)
+
+
+def test_without_tensorboard_nothing_is_begun(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
+    done = run("-o", tmp_path / "run", "--tensorboard", *options())
+    assert done.exit_code == 1
+    assert 'pip install "scale-invariant-attention[tensorboard]"' in done.stderr
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_folder_is_named_by_recipe_and_scheme(tmp_path, monkeypatch):
@@ -120,8 +145,9 @@ def test_what_users_can_mend_is_told_in_a_sentence(tmp_path, words, message):
 
 def test_another_rank_says_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "is_first_rank", lambda: False)
-    done = run("-o", tmp_path / "run", *options(steps=1))
+    done = run("-o", tmp_path / "run", "--tensorboard", *options(steps=1))
     assert (done.exit_code, done.output) == (0, "")
+    assert not (tmp_path / "run" / "tensorboard").exists()
 
 
 def test_a_folder_in_use_by_another_configuration(tmp_path):

@@ -110,6 +110,10 @@ class Ranks:
     def encode_ordinary_batch(self, texts):
         return [[ord(letter) for letter in text] for text in texts]
 
+    def decode_single_token_bytes(self, token):
+        """Bytes by their numbers, as pieces of characters; raises KeyError as tiktoken does."""
+        return {number: bytes([number]) for number in range(256)}[token]
+
 
 def stand_in(get):
     return SimpleNamespace(list_encoding_names=lambda: ["gpt2"], get_encoding=get)
@@ -123,6 +127,35 @@ def test_tiktoken(monkeypatch):
     assert first.dtype == np.uint32
     assert first.tolist() == [99_999, 97, 98]
     assert second.tolist() == [99_999, 0x4E2D]
+
+
+def test_the_way_back_with_tiktoken(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tiktoken", stand_in(lambda name: Ranks()))
+    decoder = get_encoding("gpt2").decoder()
+    tokens = [97, *"\u4e2d".encode(), 5000, 0xE4]
+    assert [decoder.add(token) for token in tokens] == ["a", "", "", "\u4e2d", "\ufffd", ""]
+    assert decoder.finish() == "\ufffd"
+
+
+def test_the_way_back_with_a_tokenizer_file(tokenizer_file):
+    encoding = get_encoding(str(tokenizer_file))
+    (tokens,) = encoding.encode(["caf\u00e9".encode()])
+    decoder = encoding.decoder()
+    assert [decoder.add(token) for token in tokens.tolist()] == ["c", "a", "f", "", "\u00e9"]
+
+
+def test_a_tokenizer_file_is_kept(tokenizer_file, tmp_path):
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    encoding = get_encoding(str(tokenizer_file))
+    for _ in range(2):
+        encoding.keep(folder)
+        assert [path.name for path in folder.iterdir()] == ["tokenizer.json"]
+        assert (folder / "tokenizer.json").read_bytes() == tokenizer_file.read_bytes()
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(FileExistsError, match="is another tokenizer"):
+        encoding.keep(folder)
+    assert (folder / "tokenizer.json").read_text() == "{}"
 
 
 def test_tiktoken_without_a_network(monkeypatch):

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from scale_invariant_attention.data import standard_library, write_shard
-from scale_invariant_attention.training.corpus import open_corpus
+from scale_invariant_attention.training.corpus import corpus_encoding, open_corpus
 
 
 @pytest.fixture
@@ -44,3 +44,13 @@ def test_a_folder_that_is_missing_is_named(tmp_path):
     for kind in ("text", "shards"):
         with pytest.raises((ValueError, OSError), match="nothing"):
             open_corpus(f"{kind}:{tmp_path / 'nothing'}", "train", 50_304)
+
+
+def test_the_encoding_of_every_kind(tmp_path):
+    write_shard(tmp_path / "some_train_000001.bin", np.array([50256, 5]))
+    for data, name in (
+        ("standard-library", "bytes"),
+        ("text:anywhere", "bytes"),
+        (f"shards:{tmp_path}", "tiktoken gpt2"),
+    ):
+        assert corpus_encoding(data).name == name

@@ -38,6 +38,7 @@ from ..data import (
     open_shards,
     standard_library,
 )
+from ..data.encoding import DOCUMENT_START
 from ..data.making_shards import SHARD_TOKENS, Made
 from ..data.shards import split_of, vocabulary_of
 from ..data.splits import SPLITS
@@ -136,7 +137,7 @@ def shards(
         typer.Option(
             metavar="TOKEN", help="The token of a tokenizer file to put before every document."
         ),
-    ] = "<|endoftext|>",
+    ] = DOCUMENT_START,
     suffix: Annotated[
         list[str] | None,
         typer.Option(metavar=".EXT", help="From folders take only files that end so; repeatable."),

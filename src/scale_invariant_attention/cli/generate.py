@@ -1,6 +1,5 @@
 """`sia generate`: what a trained model writes behind a prompt, as it comes."""
 
-import codecs
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +8,11 @@ from typing import Annotated
 import torch
 import typer
 
-from ..data import get_encoding
-from ..training import open_trained
+from ..data import Encoding, get_encoding
+from ..data.encoding import DOCUMENT_START
+from ..data.noted_encoding import NotedEncoding
+from ..training import TrainedModel, open_trained
+from ..training.corpus import corpus_encoding
 from ..training.devices import find_device
 from .errors import plain_errors
 
@@ -35,7 +37,23 @@ def generate(
         str | None,
         typer.Option(
             metavar="N,N,...",
-            help="The prompt as tokens, for models whose tokens are not bytes; prints tokens.",
+            help="The prompt as tokens, instead of text; prints tokens.",
+        ),
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help='What the model was trained with, where its data does not tell: "bytes", a file of '
+            'the tokenizers library ending in .json, or an encoding of tiktoken, such as "gpt2".',
+        ),
+    ] = None,
+    document_start: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOKEN",
+            help="The token of a tokenizer file before every document; by default what is noted "
+            "with the data, or <|endoftext|>.",
         ),
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(min=0, help="How many to write at most.")] = 256,
@@ -60,43 +78,90 @@ def generate(
     """
     if prompt is not None and tokens is not None:
         raise typer.BadParameter("give either --prompt or --tokens, and not both")
+    if tokenizer is not None and tokens is not None:
+        raise typer.BadParameter("--tokenizer is for text; give it or --tokens, and not both")
+    if document_start is not None and tokenizer is None:
+        raise typer.BadParameter("--document-start is a token of a file; give --tokenizer too")
     with plain_errors():
         where = find_device(device)
         trained = open_trained(folder, device=where)
         if trained.unfinished is not None:
             typer.echo(f"Unfinished: this is step {trained.unfinished:,}.", err=True)
-        as_text = tokens is None
-        ids = _bytes(prompt or "", trained.model.config.vocab_size) if as_text else _ids(tokens)
+        if tokens is None:
+            encoding = _encoding(trained, tokenizer, document_start)
+            ids, stops = _encoded(prompt or "", encoding), [encoding.document_start]
+        else:
+            encoding, ids, stops = None, _ids(tokens), []
         written = trained.model.stream(
             torch.tensor([ids], device=where),
             max_new_tokens,
             temperature=temperature,
             top_k=top_k,
             top_p=top_p,
-            stop_tokens=[BYTES.document_start] if as_text else [],
+            stop_tokens=stops,
             seed=seed,
         )
         new = (int(token) for token in written)
         try:
-            if as_text:
-                _print_text(prompt or "", new)
-            else:
+            if encoding is None:
                 _print_tokens(ids, new)
+            else:
+                _print_text(encoding, ids[1:], new)
         except KeyboardInterrupt:
             typer.echo()
             raise typer.Exit(130) from None
 
 
-def _bytes(prompt: str, vocab_size: int) -> list[int]:
-    if vocab_size != BYTES.vocab_size:
+def _encoding(trained: TrainedModel, tokenizer: str | None, document_start: str | None) -> Encoding:
+    """The one that is asked for, or else the one that the data of the run was made with."""
+    size = trained.model.config.vocab_size
+    noted = _noted(trained)
+    if tokenizer is not None:
+        noted_start = None if noted is None else noted.document_start_word
+        start = document_start or noted_start or DOCUMENT_START
+        encoding = get_encoding(tokenizer, document_start=start)
+        if noted is not None:
+            noted.check(encoding)
+    elif noted is not None:
+        encoding = noted.open()
+    elif size == BYTES.vocab_size:
+        encoding = BYTES
+    else:
         raise ValueError(
-            f"the tokens of this model are not bytes: it has {vocab_size:,} of them. Encode the prompt "
-            f"with the tokenizer that it was trained with, and give --tokens 464,3290,..."
+            f"the tokens of this model are not bytes: it has {size:,} of them, and what they were made "
+            f"with is not noted here. Give it as --tokenizer, a file ending in .json or a name such as "
+            f"gpt2; or give the prompt as --tokens 464,3290,..."
         )
-    text = prompt.encode(errors="surrogateescape")
-    if BYTES.document_start in text:
-        raise ValueError("--prompt must not contain a zero byte, which starts a document")
-    return [BYTES.document_start, *text]
+    if encoding.vocab_size > size:
+        raise ValueError(
+            f"the tokenizer {encoding.name!r} has {encoding.vocab_size:,} tokens and this model only "
+            f"{size:,}: it was trained with another one. Give that one as --tokenizer"
+        )
+    return encoding
+
+
+def _noted(trained: TrainedModel) -> NotedEncoding | None:
+    if trained.training is None:
+        return None
+    try:
+        return corpus_encoding(trained.training.data)
+    except FileNotFoundError:
+        return None  # the model may be far from its data
+
+
+def _encoded(prompt: str, encoding: Encoding) -> list[int]:
+    start = encoding.document_start
+    try:
+        (tokens,) = encoding.encode([prompt.encode(errors="surrogateescape")])
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"--prompt must be UTF-8 for the tokenizer {encoding.name!r}: {error.reason} at byte "
+            f"{error.start}"
+        ) from error
+    if (tokens == start).any():
+        what = "a zero byte" if encoding.name == BYTES.name else f"token {start}"
+        raise ValueError(f"--prompt must not contain {what}, which starts a document")
+    return [start, *tokens.tolist()]
 
 
 def _ids(tokens: str | None) -> list[int]:
@@ -108,14 +173,14 @@ def _ids(tokens: str | None) -> list[int]:
         ) from error
 
 
-def _print_text(prompt: str, tokens: Iterator[int]) -> None:
-    """The prompt and what follows, each character as soon as its last byte is there."""
-    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    _print(decoder.decode(prompt.encode(errors="surrogateescape")))
+def _print_text(encoding: Encoding, prompt: list[int], tokens: Iterator[int]) -> None:
+    """The prompt and what follows, each character as soon as it is whole."""
+    decoder = encoding.decoder()
+    _print("".join(map(decoder.add, prompt)))
     for token in tokens:
-        if token != BYTES.document_start:
-            _print(decoder.decode(bytes([token])))
-    _print(decoder.decode(b"", final=True))
+        if token != encoding.document_start:
+            _print(decoder.add(token))
+    _print(decoder.finish())
     sys.stdout.write("\n")
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +24,7 @@ from ..training.loop import Progress as TrainingProgress
 from ..training.ranks import FirstRankFailedError, is_first_rank
 from ..training.recipes import RECIPES
 from ..training.runs import MODEL
+from ..training.tensorboard import TensorBoard
 from .errors import plain_errors
 from .page import Page
 
@@ -32,7 +33,7 @@ STOPPED = 130
 # Seconds over which the time that is left is estimated: steps with validation take longer.
 ESTIMATED_OVER = 600.0
 
-OPTIONS = ("--recipe", "--output", "--device", "--print-config", "--help")
+OPTIONS = ("--recipe", "--output", "--device", "--tensorboard", "--print-config", "--help")
 
 # How typer is to make the command: what it does not know is a field of the configuration.
 SETTINGS: dict[str, Any] = {
@@ -57,6 +58,13 @@ def train_command(
     device: Annotated[
         str | None, typer.Option(help="By default a GPU if there is one, else the CPU.")
     ] = None,
+    tensorboard: Annotated[
+        bool,
+        typer.Option(
+            "--tensorboard",
+            help="Write what is measured for TensorBoard too, into RUN/tensorboard.",
+        ),
+    ] = False,
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Show the whole configuration, and do nothing.")
     ] = False,
@@ -76,16 +84,28 @@ def train_command(
         return
     folder = output or Path("runs") / f"{name}-{config.scheme}"
     if is_first_rank():
-        _train_and_tell(config, folder, device)
+        _train_and_tell(config, folder, device, tensorboard)
     else:
         _train_silently(config, folder, device)
 
 
-def _train_and_tell(config: TrainingConfig, folder: Path, device: str | None) -> None:
+def _train_and_tell(
+    config: TrainingConfig, folder: Path, device: str | None, tensorboard: bool
+) -> None:
     page = Page()
     page.line(f"{_described(config)}, in {folder}")
     try:
-        with plain_errors(DivergedError), training_bar() as (watch, notice):
+        with plain_errors(DivergedError), ExitStack() as opened:
+            watchers: list[Callable[[TrainingProgress], object]] = []
+            if tensorboard:
+                watchers.append(opened.enter_context(TensorBoard(folder, config)))
+            show, notice = opened.enter_context(training_bar())
+            watchers.append(show)
+
+            def watch(now: TrainingProgress) -> None:
+                for watcher in watchers:
+                    watcher(now)
+
             train(config, folder, device=device, watch=watch, notice=notice)
     except StoppedError as stopped:
         typer.echo(str(stopped), err=True)

@@ -7,6 +7,7 @@
 torch.Size([16, 256])
 """
 
+from .decoding import Decoder
 from .encoding import Encoding, get_encoding
 from .evaluation_sets import SameTokens, document_batches, document_spans, documents
 from .fetching import PUBLISHED, FetchError, fetch_shards
@@ -20,6 +21,7 @@ from .windows import Windows
 
 __all__ = [
     "PUBLISHED",
+    "Decoder",
     "DocumentSource",
     "Encoding",
     "FetchError",

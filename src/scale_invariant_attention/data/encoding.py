@@ -1,19 +1,29 @@
 """From text to tokens: bytes as they are, a file of the tokenizers library, or tiktoken."""
 
 import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
+from .decoding import BytesDecoder, Decoder, TokenizerDecoder
+from .growing_file import whole_file
 from .tokens import TokenArray
 
+# What tokenizer files mostly call the token between documents.
+DOCUMENT_START = "<|endoftext|>"
+# The tokenizer file in a folder of shards, whatever it was called.
+KEPT = "tokenizer.json"
+
 _INSTALL = 'install it with: pip install "scale-invariant-attention[tokenizers]"'
+# How a tokenizer file is named: the file, a hash of its content, and the token before documents.
+_FILE_NAME = re.compile(r".*\.json ([0-9a-f]{16}) (.*)", re.DOTALL)
 
 
 class Encoding(Protocol):
-    """How documents become tokens."""
+    """How documents become tokens, and tokens text."""
 
     @property
     def name(self) -> str:
@@ -34,6 +44,14 @@ class Encoding(Protocol):
         """The tokens of each text, without `document_start`."""
         ...
 
+    def decoder(self) -> Decoder:
+        """For the way back, from the tokens of one document to text."""
+        ...
+
+    def keep(self, folder: Path) -> None:
+        """Put into a folder what it takes to have the encoding again, if its name is not enough."""
+        ...
+
 
 class Bytes:
     """Every byte is a token. Byte 0, which no text contains, starts a document.
@@ -49,6 +67,13 @@ class Bytes:
     def encode(self, texts: Sequence[bytes]) -> list[TokenArray]:
         """The bytes of each text."""
         return [np.frombuffer(text, np.uint8) for text in texts]
+
+    def decoder(self) -> Decoder:
+        """Bytes become characters as UTF-8 has them."""
+        return BytesDecoder(lambda token: bytes([token]) if token < self.vocab_size else None)
+
+    def keep(self, folder: Path) -> None:
+        """Nothing is needed."""
 
 
 class TokenizerFile:
@@ -72,6 +97,7 @@ class TokenizerFile:
             raise ValueError(
                 f"{str(path)!r} is no JSON of the tokenizers library: {problem}"
             ) from problem
+        self._content = content
         # Words that look like special tokens are text: a document cannot forge a boundary.
         self._tokenizer.encode_special_tokens = True
         # A document stays whole and as long as it is.
@@ -94,6 +120,21 @@ class TokenizerFile:
             [text.decode() for text in texts], add_special_tokens=False
         )
         return [_array(one.ids, self.vocab_size) for one in encoded]
+
+    def decoder(self) -> Decoder:
+        """Tokens become what the tokenizer makes of them; special ones are shown by their names."""
+        return TokenizerDecoder(self._tokenizer)
+
+    def keep(self, folder: Path) -> None:
+        """Copy the file, as `tokenizer.json`."""
+        path = folder / KEPT
+        if path.exists() and path.read_bytes() != self._content:
+            raise FileExistsError(
+                f"{path} is another tokenizer, and that of the shards would be put there; take "
+                f"another folder, or move the file away"
+            )
+        with whole_file(path) as file:
+            file.write(self._content)
 
 
 class Tiktoken:
@@ -129,8 +170,21 @@ class Tiktoken:
         encoded = self._encoding.encode_ordinary_batch([text.decode() for text in texts])
         return [_array(ids, self.vocab_size) for ids in encoded]
 
+    def decoder(self) -> Decoder:
+        """The bytes of tokens become characters; special tokens are shown by their names."""
+        return BytesDecoder(self._bytes_of)
 
-def get_encoding(name: str = "bytes", *, document_start: str = "<|endoftext|>") -> Encoding:
+    def keep(self, folder: Path) -> None:
+        """Nothing is needed: tiktoken has it by its name."""
+
+    def _bytes_of(self, token: int) -> bytes | None:
+        try:
+            return bytes(self._encoding.decode_single_token_bytes(token))
+        except KeyError:
+            return None
+
+
+def get_encoding(name: str = "bytes", *, document_start: str = DOCUMENT_START) -> Encoding:
     """The encoding "bytes", that of a tokenizer file ending in .json, or one of tiktoken.
 
     Args:
@@ -145,6 +199,29 @@ def get_encoding(name: str = "bytes", *, document_start: str = "<|endoftext|>") 
     if name.endswith(".json"):
         return TokenizerFile(Path(name), document_start)
     return Tiktoken(name)
+
+
+def noted_document_start(name: str) -> str | None:
+    """The token before documents in the name of a tokenizer file; None for other encodings.
+
+    >>> noted_document_start("gpt2.json 0123456789abcdef <|endoftext|>")
+    '<|endoftext|>'
+    """
+    found = _FILE_NAME.fullmatch(name)
+    return found[2] if found else None
+
+
+def may_be_same(first: str, second: str) -> bool:
+    """Whether two names may be of one encoding: unless they are of files that differ.
+
+    A file may hold what tiktoken has by a name, and tiktoken has some by several.
+
+    >>> may_be_same("a.json 0123456789abcdef <s>", "b.json 0123456789abcdef <s>")
+    True
+    """
+    files = [_FILE_NAME.fullmatch(name) for name in (first, second)]
+    contents = {found[1] for found in files if found}
+    return len(contents) < 2
 
 
 def encode_documents(

@@ -100,6 +100,7 @@ def make_shards(
     _check(settings)
     folder.mkdir(parents=True, exist_ok=True)
     record = _continued(folder, settings)
+    encoding.keep(folder)
     saved = record.made()
     progress(saved)
     if record.complete:

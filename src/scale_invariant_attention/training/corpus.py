@@ -1,6 +1,7 @@
 """The corpus that a configuration names, for training or for validation."""
 
 from ..data import TokenStream, open_shards, standard_library, text_files
+from ..data.noted_encoding import BYTES, NotedEncoding, shards_encoding
 
 STANDARD_LIBRARY = "standard-library"
 
@@ -30,3 +31,13 @@ def open_corpus(data: str, split: str, vocab_size: int) -> TokenStream:
             f"vocab_size must be at least the {corpus.vocab_size} of {data!r}, got {vocab_size}"
         )
     return corpus
+
+
+def corpus_encoding(data: str) -> NotedEncoding:
+    """How the text of a corpus became tokens.
+
+    >>> corpus_encoding("standard-library").name
+    'bytes'
+    """
+    kind, _, place = data.partition(":")
+    return shards_encoding(place) if kind == "shards" else BYTES

@@ -47,6 +47,8 @@ class Progress:
     step: int
     steps: int
     loss: float
+    gradient_norm: float
+    factor: float
     tokens_per_second: float
     validation: Mapping[int, float] | None
 
@@ -222,7 +224,7 @@ class _Training:
                 by_length = {str(length): loss for length, loss in validation.items()}
                 self.run.record(self.step, {"validation": by_length})
         rate = self.config.batch_size * self.config.length / seconds
-        return Progress(self.step, self.config.steps, loss, rate, validation)
+        return Progress(self.step, self.config.steps, loss, norm, factor, rate, validation)
 
     def save(self, validation: Mapping[int, float] | None) -> None:
         """Save a checkpoint of this step, with the validation of the same step, if there was one."""

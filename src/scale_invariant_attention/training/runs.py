@@ -5,6 +5,7 @@ provenance.jsonl   commit, versions and machine, a line each time the run was st
 metrics.jsonl      a line a measurement
 checkpoints/       see `checkpoints`
 model/             the model, once it is trained
+tensorboard/       the metrics as TensorBoard reads them, where that was asked for
 """
 
 import json
@@ -25,6 +26,7 @@ PROVENANCE = "provenance.jsonl"
 METRICS = "metrics.jsonl"
 CHECKPOINTS = "checkpoints"
 MODEL = "model"
+TENSORBOARD = "tensorboard"
 
 
 class DifferentConfigError(ValueError):
