@@ -1,74 +1,116 @@
-import os
+"""`sia demo`: trains, shows what came out, and says no more than that."""
+
+import json
 import sys
-from functools import partial
 
 import pytest
+from tiny_training import tiny_config
 from typer.testing import CliRunner
 
 from scale_invariant_attention.cli import app
 from scale_invariant_attention.cli import demo as command
-from scale_invariant_attention.experiments.demo import decade_masses, op_run, recent_shares
+from scale_invariant_attention.experiments.demo import SCHEMES, decade_masses
+from scale_invariant_attention.experiments.trials import Evaluation, Trial
 
-few_shares = partial(recent_shares, (256, 1024), samples=32)
+LENGTHS = (32, 128, 512)
+
+
+def tiny_trials():
+    return [
+        Trial(f"{scheme}-seed-0", tiny_config(scheme=scheme, steps=2), Evaluation(LENGTHS, 1024))
+        for scheme in SCHEMES
+    ]
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr(command, "recent_shares", few_shares)
-    monkeypatch.setattr(command, "op_run", partial(op_run, length=512))
+    monkeypatch.setattr(command, "trials", tiny_trials)
 
 
 def demo(output):
     return CliRunner().invoke(app, ["demo", "--output", str(output)])
 
 
-def test_the_numbers_of_the_computation_are_printed(tmp_path):
-    run = demo(tmp_path)
-    assert run.exit_code == 0
-    for shares in few_shares().shares.values():
-        for share in shares:
-            assert f"{100 * share.mean:#.3g}% +/- " in run.output
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    """A demo that has run, and its folder."""
+    folder = tmp_path_factory.mktemp("demo") / "a folder [1]"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "trials", tiny_trials)
+        return demo(folder), folder
+
+
+def test_the_table_is_what_was_recorded(shown):
+    run, folder = shown
+    assert run.exit_code == 0, run.output
+    for scheme in SCHEMES:
+        record = json.loads((folder / "records" / f"{scheme}-seed-0.json").read_text())
+        losses = [row["loss"] for row in record["losses"]]
+        cells = [f"{loss:.3f}" for loss in losses] + [f"{losses[-1] - losses[0]:+.3f}"]
+        assert any(
+            [word for word in line.split() if word in cells] == cells
+            for line in run.output.splitlines()
+        ), scheme
+
+
+def test_the_transform_is_explained_with_its_masses(shown):
+    run, _ = shown
+    assert "sqrt(1 + 2 log(1 + t/tau)) S - 2 log(1 + t/tau)" in run.output
     for mass in decade_masses().masses["scale-invariant"]:
         assert f"{mass:.2f}" in run.output
-    assert "1 x 4 heads x 512 tokens x 64" in run.output
-    assert "cpu" in run.output or "tiled" in run.output
-    assert "4 MiB" in run.output
 
 
-def test_the_last_line_is_the_path_of_a_picture(tmp_path):
-    folder = tmp_path / "a rather long name for a folder" / "that does not exist yet" / "[1]"
-    run = demo(folder)
-    figure = folder / "attention-by-distance.png"
-    assert run.output.splitlines()[-1] == str(figure)
-    assert figure.read_bytes().startswith(b"\x89PNG")
+def test_losses_by_position_are_drawn_twice(shown):
+    run, folder = shown
+    picture = (folder / "loss-by-position.png").read_bytes()
+    assert picture.startswith(b"\x89PNG") and len(picture) > 10_000
+    assert f"As a picture: {folder / 'loss-by-position.png'}" in run.output
+    drawing = [line for line in run.output.splitlines() if line[7:8] == "|"]
+    assert len(drawing) == 16
+    assert {"R", "A", "S"} & set("".join(line[8:] for line in drawing))
 
 
-def test_the_default_folder_is_here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert CliRunner().invoke(app, ["demo"]).exit_code == 0
-    assert (tmp_path / "demo-output" / "attention-by-distance.png").stat().st_size > 0
+def test_again_shows_the_same_without_training(shown, monkeypatch):
+    run, folder = shown
+    monkeypatch.setattr("scale_invariant_attention.experiments.trials._run_on_one_core", None)
+    assert demo(folder).stdout == run.stdout
 
 
-def test_without_matplotlib_all_but_the_figure_is_there(tmp_path, monkeypatch):
+def test_without_matplotlib_all_but_the_picture_is_there(shown, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    run = demo(tmp_path)
+    run = demo(shown[1])
     assert run.exit_code == 0
     assert 'pip install "scale-invariant-attention[plots]"' in run.output
-    assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("below", "reason"), [("", "is a file"), ("below", "Not a directory")])
-def test_an_output_that_cannot_be_a_folder_is_refused_at_once(tmp_path, below, reason):
+def findings(rope, alibi, ours):
+    losses = {"rope": rope, "alibi": alibi, "scale-invariant-p-rope": ours}
+    by_length = {name: dict(zip((256, 4096), pair, strict=True)) for name, pair in losses.items()}
+    return " ".join(command._findings(by_length, 256, 4096))
+
+
+def test_a_rival_that_is_ahead_is_said_to_be():
+    said = findings(rope=(1.5, 3.0), alibi=(1.5, 1.4), ours=(1.5, 1.45))
+    assert "16 times the trained length RoPE loses 1.500 nats" in said
+    assert "scale-invariant p-RoPE gains 0.050 nats" in said
+    assert "ALiBi holds too, and is 0.050 ahead" in said
+
+
+def test_a_level_rival_is_level_and_a_worse_one_is_not_mentioned():
+    assert "is level on loss" in findings((1.5, 3.0), (1.5, 1.5), (1.5, 1.5))
+    assert "ALiBi" not in findings((1.5, 3.0), (1.5, 1.7), (1.5, 1.5))
+    assert "ALiBi" not in findings((1.5, 3.0), (1.5, 1.5), (1.4, 1.4))
+
+
+def test_what_does_not_change_stays():
+    assert "RoPE stays where it was (+0.004)" in findings((1.5, 1.504), (1.5, 1.7), (1.5, 2.0))
+
+
+@pytest.mark.parametrize("below", ["", "below"])
+def test_an_output_that_cannot_be_a_folder_is_refused_at_once(tmp_path, below):
     file = tmp_path / "taken"
     file.touch()
     run = demo(file / below)
-    assert run.exit_code == 2
-    for part in ("--output", str(file / below), reason, "name a folder"):
-        assert part in run.output
-
-
-def test_a_folder_without_permission_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    run = demo(tmp_path)
-    assert run.exit_code == 2
-    assert "Permission denied" in run.output
+    assert run.exit_code == 1
+    assert str(file) in run.output and "folder" in run.output
+    assert "The idea" not in run.output

@@ -1,6 +1,11 @@
 """Trials: trained on several cores, recorded once, and gone on with."""
 
 import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 from tiny_training import tiny_config
@@ -117,3 +122,48 @@ def test_no_document_of_the_longest_length_means_no_losses_by_position(tmp_path)
     run_in_turn([one], tmp_path / "runs", tmp_path / "results", device="cpu")
     record = recorded(one, tmp_path / "results")
     assert record["by_position"] == [] and len(record["losses"]) == 2
+
+
+ENDLESS = """
+import sys
+from pathlib import Path
+from tiny_training import tiny_config
+from scale_invariant_attention.experiments.trials import Evaluation, Trial, run_side_by_side
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    trial = Trial("endless", tiny_config(steps=10**6), Evaluation((32,), 32))
+    run_side_by_side([trial], folder, folder, workers=1)
+"""
+
+
+def test_workers_end_with_the_process_that_started_them(tmp_path):
+    script = tmp_path / "endless.py"
+    script.write_text(ENDLESS)
+    support = Path(__file__).parents[1] / "support"
+    path = os.pathsep.join(filter(None, (str(support), os.environ.get("PYTHONPATH"))))
+    process = subprocess.Popen(
+        [sys.executable, script, tmp_path], env={**os.environ, "PYTHONPATH": path}
+    )
+    metrics = tmp_path / "endless" / "metrics.jsonl"
+
+    def steps():
+        return len(metrics.read_bytes().splitlines()) if metrics.exists() else 0
+
+    wait_until(lambda: steps() > 2)
+    process.kill()
+    process.wait()
+
+    def at_rest():
+        before = steps()
+        time.sleep(1.0)
+        return steps() == before
+
+    wait_until(at_rest)
+
+
+def wait_until(reached, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

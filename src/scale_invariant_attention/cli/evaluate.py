@@ -15,9 +15,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..data import SameTokens, TokenStream, document_spans
 from ..evaluation import LengthLoss, PositionLoss, loss_by_length, loss_by_position
-from ..evaluation.figures import draw_loss_by_position
 from ..files import check_writable, replace_file
 from ..provenance import provenance
+from ..reporting.loss_figures import draw_loss_by_position
 from ..training import TrainedModel, open_trained
 from ..training.corpus import STANDARD_LIBRARY, open_corpus
 from ..training.devices import find_device
@@ -221,9 +221,12 @@ def _write(
 
 def _draw(page: Page, path: Path, trained: TrainedModel, rows: Sequence[PositionLoss]) -> None:
     config = trained.model.config
+    scheme = config.scheme or "a scheme of its own"
     try:
         picture = draw_loss_by_position(
-            rows, title=f"Loss by position, {config.scheme}", train_length=config.train_length
+            {scheme: [asdict(row) for row in rows]},
+            title=f"Loss by position, {scheme}",
+            train_length=config.train_length,
         )
     except ModuleNotFoundError as missing:
         page.line(f"No figure: {missing}")

@@ -15,8 +15,10 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from .. import schemes
 from ..experiments import sweeps, table1
 from ..experiments.scales import SCALES, Scale
-from ..experiments.trials import Trial, run_in_turn, run_side_by_side
+from ..experiments.trials import Trial, recorded, run_in_turn, run_side_by_side
+from ..files import replace_file
 from ..reporting.losses import Record, loss_rows, option_of, scheme_of
+from ..reporting.reproduction import page_and_figures
 from ..theory.arguments import did_you_mean
 from ..training import DivergedError, StoppedError, TrainingConfig
 from ..training.fields import parse_fields
@@ -164,6 +166,35 @@ _sweep(
     "Scale-invariant p-RoPE with other bases, by which the one of the miniature was found.\n\n"
     "Goes on and is recorded as table1 is; the training with the scale's own base is the same.",
 )
+
+
+@app.command(name="page")
+def write_page(
+    results: Annotated[
+        Path, typer.Option(help="The folder of the records of the miniature.")
+    ] = Path("results/mini"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path(
+        "REPRODUCTION.md"
+    ),
+    figures: Annotated[Path, typer.Option(help="The folder of its figures.")] = Path("docs"),
+) -> None:
+    """Write REPRODUCTION.md and its figures from what is recorded, trained or not."""
+    scale = SCALES["mini"]
+    with plain_errors():
+        swept = {
+            option: _recorded(sweeps.trials(scale, option, seeds=table1.SEEDS), results)
+            for option in sweeps.VALUES
+        }
+        text, drawn = page_and_figures(_recorded(table1.trials(scale), results), swept)
+        for name, picture in drawn.items():
+            replace_file(figures / name, picture)
+        replace_file(output, text.encode())
+    Page().line(str(output))
+
+
+def _recorded(trials: Sequence[Trial], results: Path) -> list[Record]:
+    """The records of those trials that are done."""
+    return [record for trial in trials if (record := recorded(trial, results)) is not None]
 
 
 def _request(context: typer.Context, given: Mapping[str, Any]) -> Request:

@@ -7,6 +7,7 @@ turn, each on all devices that torchrun was given.
 
 import json
 import multiprocessing
+import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass
@@ -110,7 +111,7 @@ def run_side_by_side(
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=workers, mp_context=context) as pool:
         going: dict[Future[Record], Trial] = {
-            pool.submit(_run_on_one_core, trial, runs / trial.name, results): trial
+            pool.submit(_run_on_one_core, trial, runs / trial.name, results, os.getpid()): trial
             for trial in remaining
         }
         try:
@@ -158,9 +159,14 @@ def run_in_turn(
                 done(trial, made)
 
 
-def _run_on_one_core(trial: Trial, folder: Path, results: Path) -> Record:
+def _run_on_one_core(trial: Trial, folder: Path, results: Path, parent: int) -> Record:
+    def end_with_parent(progress: Progress) -> None:
+        # Nobody would wait for the record of a process whose parent was killed.
+        if os.getppid() != parent:
+            raise SystemExit(f"{trial.name}: the process that wanted it has ended")
+
     torch.set_num_threads(1)
-    model = train(trial.config, folder, device="cpu")
+    model = train(trial.config, folder, device="cpu", watch=end_with_parent)
     return _record(trial, model, folder, results, torch.device("cpu"))
 
 

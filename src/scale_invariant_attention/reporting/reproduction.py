@@ -1,0 +1,245 @@
+"""REPRODUCTION.md and its figures, from recorded trainings alone."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from textwrap import fill
+from typing import Any
+
+from . import paper
+from .claims import STANDARD_ERRORS, Judgement, judged
+from .loss_figures import draw_loss_by_position, draw_sweep
+from .losses import LossRow, Record, Spread, loss_rows, scheme_of
+from .markdown import table
+from .styles import OURS, TITLES
+
+POSITION_FIGURE = "reproduction-position.png"
+SWEEP_FIGURE = "reproduction-{option}.png"
+LINE = 105
+
+_HEAD = """# Reproduction
+
+<!-- Written by `sia reproduce page` from the records in results/: nothing here is typed by hand. -->
+
+The paper's experiments, trained anew in miniature, on two cores of a CPU and text that everyone has: the
+source of Python's standard library, as bytes. Miniatures do not have to come out like the paper. Where
+they do not, it is said."""
+
+_TABLE1 = """## Table 1: the loss beyond the trained length
+
+```bash
+sia reproduce table1 --scale mini
+```
+
+Loss in nats a token on the same tokens at every length, mean and standard error over {seeds} seeds; the
+lowest of each column in bold. The paper's Table 1 is to the right."""
+
+_SCALE = "### What differs in scale"
+
+_CLAIMS = """### What agrees with the paper
+
+Differences in loss, the first minus the second of what is compared: below zero is what the paper says.
+Seeds are compared one by one; what is within {errors:g} standard errors of zero is not decided."""
+
+_POSITION = """### By position
+
+The loss of a token with so many before it, in {documents} files of the validation split, mean over
+seeds."""
+
+_SWEEPS = {
+    "tau": """## Figure 5: tau
+
+```bash
+sia reproduce tau --scale mini
+```
+
+Scale-invariant p-RoPE with other values of tau. The paper finds all near each other at the trained
+length, 10 best, and the gap opening at 16 times it.""",
+    "base": """## The base of p-RoPE
+
+```bash
+sia reproduce base --scale mini
+```
+
+Scale-invariant p-RoPE with other bases; 2 pi times the base is the longest period that rotates. The
+paper's 1024 belongs to its length of 4096.""",
+}
+
+_PAPER_SCALE = """## The paper's own scale
+
+```bash
+sia data fetch fineweb10B
+torchrun --nproc-per-node 8 -m scale_invariant_attention.cli reproduce table1 --scale paper
+```
+
+trains the paper's 162 million parameters on GPUs, with the same code, records and table. It has not been
+run: this page has figures of the miniature only. Of the paper's tables the rows of Infini-attention are
+left out."""
+
+
+def page_and_figures(
+    main: Sequence[Record], sweeps: Mapping[str, Sequence[Record]]
+) -> tuple[str, dict[str, bytes]]:
+    """The page as Markdown, and the figures that it shows, by the names of their files.
+
+    Args:
+        main: the records of Table 1, those of our scheme among them.
+        sweeps: the records of each option of our scheme that was swept.
+    """
+    rows = {row.label: row for row in loss_rows(main, scheme_of)}
+    if OURS not in rows:
+        raise ValueError(f"records must have trainings of {OURS}, got those of {list(rows)}")
+    figures: dict[str, bytes] = {}
+    ours = next(record for record in main if scheme_of(record) == OURS)
+    parts = [_HEAD, *_table1(rows, ours), *_by_position(main, ours, figures)]
+    for option, records in sweeps.items():
+        parts += _sweep(option, records, ours, figures)
+    others = [it for records in sweeps.values() for it in records if it not in main]
+    parts += [_PAPER_SCALE, *_sources([*main, *others])]
+    return "\n\n".join(parts) + "\n", figures
+
+
+def _table1(rows: Mapping[str, LossRow], ours: Record) -> Iterator[str]:
+    seeds = {len(row.seeds) for row in rows.values()}
+    yield _TABLE1.format(seeds=" or ".join(map(str, sorted(seeds))))
+    lengths = list(rows[OURS].losses)
+    best = {length: min(row.losses[length].mean for row in rows.values()) for length in lengths}
+    paper_best = [min(losses) for losses in zip(*paper.TABLE1.values(), strict=True)]
+    header = (
+        "scheme",
+        *(f"{length:,}" for length in lengths),
+        "change",
+        *(f"paper, {length:,}" for length in paper.LENGTHS),
+        "change",
+    )
+    yield table(header, [_row(row, best, paper_best) for row in rows.values()])
+    yield _SCALE
+    yield table(("", "here", "paper"), _settings(ours, rows))
+    judgements = judged(rows)
+    if judgements:
+        yield _CLAIMS.format(errors=STANDARD_ERRORS)
+        yield table(("the paper says", "paper", "here", "holds here"), map(_judgement, judgements))
+
+
+def _row(row: LossRow, best: Mapping[int, float], paper_best: Sequence[float]) -> tuple[str, ...]:
+    first, *_, last = row.losses.values()
+    printed = paper.TABLE1.get(row.label)
+    beside = ("",) * (len(paper.LENGTHS) + 1)
+    if printed is not None:
+        beside = (
+            *(
+                _bold(f"{loss:.3f}", loss == low)
+                for loss, low in zip(printed, paper_best, strict=True)
+            ),
+            f"{printed[-1] - printed[0]:+.3f}",
+        )
+    return (
+        TITLES[row.label],
+        *(_bold(str(it), it.mean == best[length]) for length, it in row.losses.items()),
+        f"{last.mean - first.mean:+.3f}",
+        *beside,
+    )
+
+
+def _bold(text: str, is_bold: bool) -> str:
+    return f"**{text}**" if is_bold else text
+
+
+def _settings(ours: Record, rows: Mapping[str, LossRow]) -> Iterator[tuple[str, str, str]]:
+    config: Mapping[str, Any] = ours["config"]
+    heads, width, layers = config["heads"], config["width"], config["layers"]
+    parameters = layers * 12 * width**2 + 2 * config["vocab_size"] * width
+    per_step = config["batch_size"] * config["length"]
+    here = {
+        "parameters": f"{parameters / 1e6:.2f} million",
+        "layers, width": f"{layers}, {width}",
+        "heads": f"{heads} of {width // heads}",
+        "text": "the source of Python's standard library, bytes",
+        "training": f"{config['steps']:,} steps of {per_step:,} tokens",
+        "trained length": f"{config['length']:,}",
+        "evaluated on": f"{ours['losses'][0]['tokens']:,} tokens",
+        "seeds": " or ".join(sorted({str(len(row.seeds)) for row in rows.values()})),
+        "base of p-RoPE": f"{config['scheme_options']['base']:g}",
+        "tau": f"{config['scheme_options']['tau']:g}",
+        "Muon": f"{config['matrix_rate']:g}",
+        "Adam: embedding, head, scalars": ", ".join(
+            f"{config[name]:g}" for name in ("embedding_rate", "head_rate", "scalar_rate")
+        ),
+        "precision": f"{config['precision']}, on one core of a CPU",
+    }
+    for name, value in paper.SETTING.items():
+        yield name, here[name], value
+
+
+def _judgement(judgement: Judgement) -> tuple[str, str, str, str]:
+    against = "" if judgement.against is None else f" (against {TITLES[judgement.against]})"
+    printed = "no number" if judgement.paper is None else f"{judgement.paper:+.3f}"
+    return judgement.claim.text + against, printed, _signed(judgement.here), judgement.verdict
+
+
+def _signed(spread: Spread) -> str:
+    return f"{spread}" if spread.mean < 0 else f"+{spread}"
+
+
+def _by_position(main: Sequence[Record], ours: Record, figures: dict[str, bytes]) -> Iterator[str]:
+    by_scheme: dict[str, list[Sequence[Mapping[str, Any]]]] = {}
+    for record in main:
+        by_scheme.setdefault(scheme_of(record), []).append(record["by_position"])
+    means = {
+        scheme: [
+            {**bins[0], "loss": sum(row["loss"] for row in bins) / len(bins)}
+            for bins in zip(*seeds, strict=True)
+        ]
+        for scheme, seeds in by_scheme.items()
+    }
+    length = ours["config"]["length"]
+    title = f"Loss by position, trained at {length:,} tokens"
+    figures[POSITION_FIGURE] = draw_loss_by_position(means, title=title, train_length=length)
+    yield _POSITION.format(documents=ours["by_position"][0]["documents"])
+    yield f"![{title}](docs/{POSITION_FIGURE})"
+
+
+def _sweep(
+    option: str, records: Sequence[Record], ours: Record, figures: dict[str, bytes]
+) -> Iterator[str]:
+    """A section, if there is more than one value to compare."""
+    by_value: dict[float, list[Record]] = {}
+    for record in records:
+        by_value.setdefault(record["config"]["scheme_options"][option], []).append(record)
+    if len(by_value) < 2:
+        return
+    # The same seeds for every value, or they could not be compared.
+    seeds = set.intersection(
+        *({record["config"]["seed"] for record in mine} for mine in by_value.values())
+    )
+    rows = {
+        value: loss_rows((r for r in mine if r["config"]["seed"] in seeds), scheme_of)[0]
+        for value, mine in by_value.items()
+    }
+    length = ours["config"]["length"]
+    title = f"Scale-invariant p-RoPE by {option}, trained at {length:,} tokens"
+    name = SWEEP_FIGURE.format(option=option)
+    figures[name] = draw_sweep(option, rows, title=title, train_length=length)
+    yield _SWEEPS[option]
+    yield table(
+        (option, *(f"{entry['length']:,}" for entry in ours["losses"])),
+        [(f"{value:g}", *map(str, rows[value].losses.values())) for value in sorted(rows)],
+    )
+    yield f"Seeds: {', '.join(map(str, sorted(seeds)))}."
+    yield f"![{title}](docs/{name})"
+
+
+def _sources(records: Sequence[Record]) -> Iterator[str]:
+    origins = [record["provenance"] for record in records]
+    names = ("commit", "version", "torch", "python", "cpu")
+    facts = {name: " and ".join(sorted({origin[name] for origin in origins})) for name in names}
+    minutes = sorted(record["seconds"] / 60 for record in records)
+    text = (
+        f"{len(records)} trainings, each on one core of an {facts['cpu']}, recorded from "
+        f"{min(origin['date'] for origin in origins)[:10]} on with scale-invariant-attention "
+        f"{facts['version']} (commit {facts['commit']}), torch {facts['torch']}, Python "
+        f"{facts['python']}. The steps of one took {minutes[len(minutes) // 2]:.1f} minutes in the "
+        f"median, two running at a time. The text is the standard library of that Python: with "
+        f"another version the losses differ a little. Every file in `results/mini` has the whole "
+        f"configuration, the losses of every step, and the fingerprint of the text."
+    )
+    yield "## Where the figures come from"
+    yield fill(text, LINE, break_long_words=False, break_on_hyphens=False)
