@@ -1,6 +1,7 @@
 """`sia evaluate`: the tables, the record and the figure of a trained model."""
 
 import json
+import shutil
 import sys
 
 import pytest
@@ -61,14 +62,24 @@ def test_what_the_run_says_is_the_default(trained):
 
 
 def test_an_unfinished_run_says_so(trained, tmp_path):
-    import shutil
-
     shutil.copytree(trained, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "model")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-00000008")
     done = run(tmp_path / "run", "--tokens", 256, "--no-positions")
     assert done.exit_code == 0, done.output
     first = done.stdout.splitlines()[0]
-    assert first.endswith("checkpoints/step-00000008: unfinished, at step 8 of 8")
+    assert first.endswith("checkpoints/step-00000006: unfinished, at step 6 of 8")
+
+
+def test_a_checkpoint_is_evaluated_beside_its_folder(trained, tmp_path):
+    shutil.copytree(trained, tmp_path / "run")
+    checkpoint = tmp_path / "run" / "checkpoints" / "step-00000006"
+    before = sorted(checkpoint.iterdir())
+    done = run(checkpoint, "--tokens", 256, "--no-positions")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines()[0].endswith("step-00000006: unfinished, at step 6 of 8")
+    assert (tmp_path / "run" / "evaluation-step-00000006" / "evaluation.json").exists()
+    assert sorted(checkpoint.iterdir()) == before
 
 
 def test_without_matplotlib_all_but_the_figure(trained, tmp_path, monkeypatch):

@@ -41,6 +41,18 @@ def test_a_saved_model_is_one(run):
     assert same_weights(found.model.state_dict(), open_trained(run).model.state_dict())
 
 
+def test_any_checkpoint_of_a_run_can_be_opened(run, monkeypatch):
+    before, last = sorted((run / "checkpoints").iterdir())[-2:]
+    early, late = open_trained(before), open_trained(last)
+    assert (early.path, early.unfinished) == (before, 6)
+    assert (late.path, late.unfinished) == (last, None)
+    assert same_weights(late.model.state_dict(), open_trained(run).model.state_dict())
+    assert not same_weights(early.model.state_dict(), late.model.state_dict())
+    # A path that does not name the run is one too.
+    monkeypatch.chdir(last.parent)
+    assert open_trained(last.name).training == tiny_config(scheme="logn-rope")
+
+
 def test_an_unfinished_run_has_its_last_checkpoint(unfinished):
     found = open_trained(unfinished)
     assert found.path == unfinished / "checkpoints" / "step-00000001"

@@ -21,6 +21,7 @@ from ..reporting.loss_figures import draw_loss_by_position
 from ..training import TrainedModel, open_trained
 from ..training.corpus import STANDARD_LIBRARY, open_corpus
 from ..training.devices import find_device
+from ..training.trained import is_checkpoint
 from .errors import plain_errors
 from .page import Page
 
@@ -32,7 +33,11 @@ FIGURE = "loss-by-position.png"
 
 def evaluate(
     folder: Annotated[
-        Path, typer.Argument(metavar="RUN", help="The folder of a run, or of a saved model.")
+        Path,
+        typer.Argument(
+            metavar="RUN",
+            help="The folder of a run, of one of its checkpoints, or of a saved model.",
+        ),
     ],
     lengths: Annotated[
         str | None,
@@ -75,7 +80,7 @@ def evaluate(
         same = _same_tokens(corpus, wanted, tokens)
         if positions:
             _check_documents(corpus, name, max(wanted))
-        results = output or folder / "evaluation"
+        results = output or _default_output(folder)
         check_writable(results)
         page.line(_described(trained))
         page.line(f"The validation split of {name}: {len(corpus):,} tokens\n")
@@ -112,6 +117,13 @@ def _lengths(given: str | None, trained: TrainedModel) -> tuple[int, ...]:
         raise ValueError(
             f"--lengths must be whole numbers with commas between them, got {given!r}"
         ) from error
+
+
+def _default_output(folder: Path) -> Path:
+    """Beside a checkpoint, whose folder is as it was saved, and inside any other."""
+    if is_checkpoint(folder):
+        return folder.absolute().parents[1] / f"evaluation-{folder.name}"
+    return folder / "evaluation"
 
 
 def _data(trained: TrainedModel) -> str:

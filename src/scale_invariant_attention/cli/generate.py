@@ -28,7 +28,11 @@ CONTROLS = {
 
 def generate(
     folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="The folder of a run, or of a saved model.")
+        Path,
+        typer.Argument(
+            metavar="FOLDER",
+            help="The folder of a run, of one of its checkpoints, or of a saved model.",
+        ),
     ],
     prompt: Annotated[
         str | None, typer.Option(help="What the text begins with; by default nothing.")

@@ -1,4 +1,4 @@
-"""A trained model from the folder of a run or of a saved model, with what is known of its training."""
+"""A trained model from the folder of a run, a checkpoint or a saved model, with what is known of it."""
 
 import json
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from ..model import GPT
-from .checkpoints import latest_checkpoint
+from .checkpoints import NAME, Checkpoint, latest_checkpoint, load_checkpoint
 from .config import TrainingConfig
 from .runs import CHECKPOINTS, CONFIG, MODEL, read_config
 
@@ -32,22 +32,22 @@ def open_trained(
     """The model of a run, that of its last checkpoint while it is unfinished, or a saved model.
 
     Args:
-        folder: of a run, or one that ``GPT.save_pretrained`` wrote.
+        folder: of a run, one of its checkpoints, or one that ``GPT.save_pretrained`` wrote.
         device: where to put it.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}; give that of a run or of a model")
+    if is_checkpoint(folder):
+        training = _training_of(folder.absolute().parents[1])
+        return _at_checkpoint(load_checkpoint(folder), training, device)
     if not (folder / CONFIG).exists():
         raise FileNotFoundError(
             f"{folder} holds neither a run nor a model: it has no {CONFIG}; give the folder of one"
         )
     if not _holds_run(folder):
         return TrainedModel(GPT.from_pretrained(folder, device=device), folder)
-    try:
-        training = TrainingConfig.from_dict(read_config(folder))
-    except TypeError as error:
-        raise ValueError(f"{folder / CONFIG} is not the configuration of a run: {error}") from error
+    training = _training_of(folder)
     if (folder / MODEL / CONFIG).exists():
         model = GPT.from_pretrained(folder / MODEL, device=device)
         return TrainedModel(model, folder / MODEL, training)
@@ -56,9 +56,28 @@ def open_trained(
         raise FileNotFoundError(
             f"the run in {folder} has saved no checkpoint yet; wait for its first, or go on with it"
         )
+    return _at_checkpoint(checkpoint, training, device)
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Whether a folder is that of a checkpoint of a run."""
+    return folder.absolute().parent.name == CHECKPOINTS and NAME.fullmatch(folder.name) is not None
+
+
+def _at_checkpoint(
+    checkpoint: Checkpoint, training: TrainingConfig, device: torch.device | str
+) -> TrainedModel:
     model = GPT(training.model_config())
     model.load_state_dict(checkpoint.tensors["model"])
-    return TrainedModel(model.to(device), checkpoint.path, training, checkpoint.step)
+    unfinished = checkpoint.step if checkpoint.step < training.steps else None
+    return TrainedModel(model.to(device), checkpoint.path, training, unfinished)
+
+
+def _training_of(run: Path) -> TrainingConfig:
+    try:
+        return TrainingConfig.from_dict(read_config(run))
+    except TypeError as error:
+        raise ValueError(f"{run / CONFIG} is not the configuration of a run: {error}") from error
 
 
 def _holds_run(folder: Path) -> bool:
