@@ -124,6 +124,32 @@ def test_no_document_of_the_longest_length_means_no_losses_by_position(tmp_path)
     assert record["by_position"] == [] and len(record["losses"]) == 2
 
 
+def test_schemes_that_train_alike_share_a_training(tmp_path):
+    changes = {"steps": 3, "validate_every": 1, "validation_lengths": (32, 128)}
+    rope = Trial("rope-seed-0", tiny_config(scheme="rope", **changes), EVALUATION)
+    config = tiny_config(scheme="rope-ntk", **changes)
+    shared = Trial("rope-ntk-seed-0", config, EVALUATION, trained_as=rope)
+    alone = Trial("alone", config, EVALUATION)
+    run_side_by_side([shared, rope, alone], tmp_path / "runs", tmp_path / "results", workers=1)
+    assert {run.name for run in (tmp_path / "runs").iterdir()} == {"rope-seed-0", "alone"}
+    found, expected, plain = (recorded(it, tmp_path / "results") for it in (shared, alone, rope))
+    assert found["losses"] == expected["losses"] != plain["losses"]
+    assert found["by_position"] == expected["by_position"]
+    assert found["training"] == expected["training"] == plain["training"]
+    assert (found["trained_as"], expected["trained_as"]) == ("rope-seed-0", "alone")
+    # Longer lengths were validated as RoPE reads them.
+    assert [line["validation"].keys() for line in found["validation"]] == [{"32"}] * 3
+    assert [line["validation"]["32"] for line in found["validation"]] == [
+        line["validation"]["32"] for line in expected["validation"]
+    ]
+    # The same one after the other.
+    run_in_turn([rope, shared], tmp_path / "others", tmp_path / "other", device="cpu")
+    assert {run.name for run in (tmp_path / "others").iterdir()} == {"rope-seed-0"}
+    assert recorded(shared, tmp_path / "other")["losses"][1]["loss"] == pytest.approx(
+        found["losses"][1]["loss"], rel=1e-5
+    )
+
+
 ENDLESS = """
 import sys
 from pathlib import Path

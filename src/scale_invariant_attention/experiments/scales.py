@@ -30,17 +30,24 @@ class Scale:
 
         >>> SCALES["mini"].trial("scale-invariant-p-rope", seed=0, tau=0.1).name
         'scale-invariant-p-rope-tau-0.1-seed-0'
+        >>> SCALES["mini"].trial("yarn", seed=1).training.name
+        'rope-seed-1'
         """
+        changes = changes or {}
         own = "".join(f"-{name}-{value:g}" for name, value in options.items())
         fields = {
             "scheme": scheme,
             "scheme_options": {**self._options(scheme), **options},
             "seed": seed,
         }
+        trained_as = schemes.trained_as(scheme)
+        # Options may be such as only the scheme itself has.
+        shares = trained_as != scheme and not options and "scheme_options" not in changes
         return Trial(
             f"{scheme}{own}-seed-{seed}",
-            recipe(self.recipe, **{**fields, **(changes or {})}),
+            recipe(self.recipe, **{**fields, **changes}),
             self.evaluation,
+            self.trial(trained_as, seed, changes) if shares else None,
         )
 
     def _options(self, scheme: str) -> dict[str, float]:

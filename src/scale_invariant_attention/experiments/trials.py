@@ -45,11 +45,20 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Trial:
-    """A training with a name, which is that of its folder and of its record."""
+    """A training and its evaluation, with a name, which is that of its folder and of its record.
+
+    If `trained_as` is given, the model is that of another trial, which reads as `config` has it.
+    """
 
     name: str
     config: TrainingConfig
     evaluation: Evaluation
+    trained_as: "Trial | None" = None
+
+    @property
+    def training(self) -> "Trial":
+        """The trial that is trained for this one: mostly itself."""
+        return self.trained_as or self
 
 
 class DifferentRecordError(ValueError):
@@ -88,7 +97,7 @@ def run_side_by_side(
     watch: Callable[[Mapping[str, int]], object] = _ignore,
     done: Callable[[Trial, Record], object] = _ignore,
 ) -> None:
-    """Train and record what is not recorded yet, `workers` trials at a time, each on one core.
+    """Train and record what is not recorded yet, `workers` trainings at a time, each on one core.
 
     A trial that fails, or is stopped by Ctrl-C, ends all; what is recorded stays, and what is trained in
     part goes on when this is called again.
@@ -101,25 +110,26 @@ def run_side_by_side(
         watch: called now and then with the steps made in each trial, by its name.
         done: called with each record, those that are there first.
     """
-    remaining = []
+    remaining: dict[str, list[Trial]] = {}
     for trial, record in [(trial, recorded(trial, results)) for trial in trials]:
         if record is None:
-            remaining.append(trial)
+            remaining.setdefault(trial.training.name, []).append(trial)
         else:
             done(trial, record)
     # Processes of their own: torch's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=workers, mp_context=context) as pool:
-        going: dict[Future[Record], Trial] = {
-            pool.submit(_run_on_one_core, trial, runs / trial.name, results, os.getpid()): trial
-            for trial in remaining
+        going: dict[Future[list[Record]], list[Trial]] = {
+            pool.submit(_run_on_one_core, group, runs / name, results, os.getpid()): group
+            for name, group in remaining.items()
         }
         try:
             while going:
                 ended, _ = wait(going, timeout=GLANCE, return_when=FIRST_COMPLETED)
                 for future in ended:
-                    done(going.pop(future), future.result())
-                open_names = {trial.name for trial in going.values()}
+                    for trial, record in zip(going.pop(future), future.result(), strict=True):
+                        done(trial, record)
+                open_names = {trial.name for group in going.values() for trial in group}
                 watch({trial.name: _steps(trial, runs, open_names) for trial in trials})
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -144,10 +154,11 @@ def run_in_turn(
     with open_ranks(device) as ranks:
         for trial, record in [(trial, recorded(trial, results)) for trial in trials]:
             if record is None:
+                folder = runs / trial.training.name
                 if ranks.rank == 0:
-                    notice(f"{trial.name}, in {runs / trial.name}")
-                folder = runs / trial.name
-                model = train(trial.config, folder, device=device, watch=watch, notice=notice)
+                    notice(f"{trial.name}, in {folder}")
+                config = trial.training.config
+                model = train(config, folder, device=device, watch=watch, notice=notice)
                 made = ranks.on_first(
                     lambda trial=trial, model=model, folder=folder: _record(  # type: ignore[misc]
                         trial, model, folder, results, ranks.device
@@ -159,32 +170,39 @@ def run_in_turn(
                 done(trial, made)
 
 
-def _run_on_one_core(trial: Trial, folder: Path, results: Path, parent: int) -> Record:
+def _run_on_one_core(
+    group: Sequence[Trial], folder: Path, results: Path, parent: int
+) -> list[Record]:
+    """The records of trials that share a training."""
+
     def end_with_parent(progress: Progress) -> None:
         # Nobody would wait for the record of a process whose parent was killed.
         if os.getppid() != parent:
-            raise SystemExit(f"{trial.name}: the process that wanted it has ended")
+            raise SystemExit(f"{folder.name}: the process that wanted it has ended")
 
     torch.set_num_threads(1)
-    model = train(trial.config, folder, device="cpu", watch=end_with_parent)
-    return _record(trial, model, folder, results, torch.device("cpu"))
+    model = train(group[0].training.config, folder, device="cpu", watch=end_with_parent)
+    return [_record(trial, model, folder, results, torch.device("cpu")) for trial in group]
 
 
 def _record(trial: Trial, model: GPT, folder: Path, results: Path, device: torch.device) -> Record:
     corpus = open_corpus(trial.config.data, "validation", trial.config.vocab_size)
     tokens = SameTokens(corpus, trial.evaluation.lengths, at_most=trial.evaluation.tokens)
     metrics = read_metrics(folder)
+    if trial.trained_as is not None:
+        model = _reading_as(trial.config, model, device)
     with trial.config.autocast(device):
         by_length = loss_by_length(model, tokens, device=device)
         by_position = _by_position(model, corpus, trial.evaluation, device)
     record = _asked_for(trial) | {
+        "trained_as": trial.training.name,
         "losses": [asdict(row) for row in by_length],
         "by_position": [asdict(row) for row in by_position],
         "training": {
             name: [float(f"{line[name]:.{DIGITS}g}") for line in metrics if name in line]
             for name in ("loss", "gradient_norm")
         },
-        "validation": [line for line in metrics if "validation" in line],
+        "validation": [_validation(trial, line) for line in metrics if "validation" in line],
         "seconds": round(sum(line.get("seconds", 0.0) for line in metrics), 1),
         "corpus": corpus.fingerprint(),
         "provenance": provenance(),
@@ -199,6 +217,21 @@ def _record(trial: Trial, model: GPT, folder: Path, results: Path, device: torch
     # As it would be read: a record is the same whether it was just made or not.
     again: Record = json.loads(text)
     return again
+
+
+def _reading_as(config: TrainingConfig, model: GPT, device: torch.device) -> GPT:
+    """The same weights with another scheme."""
+    other = GPT(config.model_config(), backend=config.backend)
+    other.load_state_dict(model.state_dict())
+    return other.to(device)
+
+
+def _validation(trial: Trial, line: Mapping[str, Any]) -> dict[str, Any]:
+    """A validation during training; of a model trained as another, at the trained length alone."""
+    own = trial.trained_as is None
+    trained = str(trial.config.length)
+    losses = {n: loss for n, loss in line["validation"].items() if own or n == trained}
+    return {"step": line["step"], "validation": losses}
 
 
 def _by_position(
@@ -220,6 +253,6 @@ def _steps(trial: Trial, runs: Path, open_names: set[str]) -> int:
     """How many steps of a trial are made: all, unless it is going on or waits."""
     if trial.name not in open_names:
         return trial.config.steps
-    metrics = runs / trial.name / METRICS
+    metrics = runs / trial.training.name / METRICS
     lines = read_metrics(metrics.parent) if metrics.exists() else []
     return int(lines[-1]["step"]) if lines else 0

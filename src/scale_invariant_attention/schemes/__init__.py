@@ -7,7 +7,7 @@ Scheme(rotary=RoPE(base=10000.0), query_scale=LogN(train_length=4096, counts='qu
 """
 
 from .distance import ALiBi, Distance, ScaleInvariant, Unchanged, alibi_slopes
-from .named import get, names, options
+from .named import get, names, options, trained_as
 from .places import Places
 from .query_scale import LogN, QueryScale, YaRNTemperature
 from .rotary import NTK, ProportionalRoPE, RoPE, Rotary, TruncatedRoPE, YaRN, rotation
@@ -34,4 +34,5 @@ __all__ = [
     "names",
     "options",
     "rotation",
+    "trained_as",
 ]

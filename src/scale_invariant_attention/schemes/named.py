@@ -56,6 +56,15 @@ def _scheme(name: str) -> Callable[..., Scheme]:
     return SCHEMES[name]
 
 
+def trained_as(name: str) -> str:
+    """The scheme whose training is the same: NTK and YaRN change nothing up to the trained length.
+
+    >>> trained_as("yarn"), trained_as("logn-ntk"), trained_as("alibi")
+    ('rope', 'logn-rope', 'alibi')
+    """
+    return {"rope-ntk": "rope", "yarn": "rope", "logn-ntk": "logn-rope"}.get(name, name)
+
+
 def _rope(base: float = 10_000.0) -> Scheme:
     return Scheme(RoPE(base))
 
