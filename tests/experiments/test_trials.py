@@ -25,7 +25,7 @@ EVALUATION = Evaluation(lengths=(32, 128), tokens=512)
 
 
 def trial(scheme, **changes):
-    config = tiny_config(scheme=scheme, steps=3, validate_every=0, **changes)
+    config = tiny_config(**({"scheme": scheme, "steps": 3, "validate_every": 0} | changes))
     return Trial(f"{scheme}-seed-{config.seed}", config, EVALUATION)
 
 
@@ -82,6 +82,13 @@ def test_a_trial_that_fails_ends_all_and_says_why(tmp_path):
     with pytest.raises((ValueError, OSError), match="nowhere"):
         run_side_by_side([broken], tmp_path / "runs", tmp_path / "results", workers=1)
     assert not (tmp_path / "results" / "broken.json").exists()
+
+
+def test_a_trial_that_fails_does_not_wait_for_the_others(tmp_path):
+    endless = trial("rope", steps=10**6, checkpoint_every=1)
+    broken = Trial("broken", tiny_config(data="text:nowhere"), EVALUATION)
+    with pytest.raises((ValueError, OSError), match="nowhere"):
+        run_side_by_side([endless, broken, endless], tmp_path / "runs", tmp_path, workers=2)
 
 
 def test_a_training_in_part_goes_on(tmp_path):

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,10 @@ class Trial:
 
 class DifferentRecordError(ValueError):
     """What is recorded under the name of a trial is another."""
+
+
+class BrokenOffError(RuntimeError):
+    """The trial of another process has failed, or was stopped, and this one ends with it."""
 
 
 def _ignore(*news: object) -> None:
@@ -118,7 +123,10 @@ def run_side_by_side(
             done(trial, record)
     # Processes of their own: torch's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(max_workers=workers, mp_context=context) as pool:
+    broken_off = context.Event()
+    with ProcessPoolExecutor(
+        workers, mp_context=context, initializer=_keep, initargs=(broken_off,)
+    ) as pool:
         going: dict[Future[list[Record]], list[Trial]] = {
             pool.submit(_run_on_one_core, group, runs / name, results, os.getpid()): group
             for name, group in remaining.items()
@@ -132,6 +140,7 @@ def run_side_by_side(
                 open_names = {trial.name for group in going.values() for trial in group}
                 watch({trial.name: _steps(trial, runs, open_names) for trial in trials})
         except BaseException:
+            broken_off.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
@@ -170,18 +179,28 @@ def run_in_turn(
                 done(trial, made)
 
 
+# In a worker: whether the others have ended. Events cannot be handed over with the work.
+_broken_off: Event
+
+
+def _keep(broken_off: Event) -> None:
+    global _broken_off  # noqa: PLW0603
+    _broken_off = broken_off
+
+
 def _run_on_one_core(
     group: Sequence[Trial], folder: Path, results: Path, parent: int
 ) -> list[Record]:
     """The records of trials that share a training."""
 
-    def end_with_parent(progress: Progress) -> None:
-        # Nobody would wait for the record of a process whose parent was killed.
-        if os.getppid() != parent:
-            raise SystemExit(f"{folder.name}: the process that wanted it has ended")
+    def end_with_the_others(progress: Progress | None = None) -> None:
+        # A parent that was killed could not say so.
+        if _broken_off.is_set() or os.getppid() != parent:
+            raise BrokenOffError(f"{folder.name} is no longer wanted")
 
+    end_with_the_others()
     torch.set_num_threads(1)
-    model = train(group[0].training.config, folder, device="cpu", watch=end_with_parent)
+    model = train(group[0].training.config, folder, device="cpu", watch=end_with_the_others)
     return [_record(trial, model, folder, results, torch.device("cpu")) for trial in group]
 
 
