@@ -96,10 +96,10 @@ def test_a_rival_that_is_ahead_is_said_to_be():
     assert "ALiBi holds too, and is 0.050 ahead" in said
 
 
-def test_a_level_rival_is_level_and_a_worse_one_is_not_mentioned():
+def test_a_level_rival_is_level_a_worse_one_behind_and_a_broken_one_is_not_mentioned():
     assert "is level on loss" in findings((1.5, 3.0), (1.5, 1.5), (1.5, 1.5))
+    assert "ALiBi holds too, 0.100 behind" in findings((1.5, 3.0), (1.5, 1.5), (1.4, 1.4))
     assert "ALiBi" not in findings((1.5, 3.0), (1.5, 1.7), (1.5, 1.5))
-    assert "ALiBi" not in findings((1.5, 3.0), (1.5, 1.5), (1.4, 1.4))
 
 
 def test_what_does_not_change_stays():
