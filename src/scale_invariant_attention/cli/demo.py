@@ -1,5 +1,7 @@
 """`sia demo`: why scale invariance matters, trained in minutes on a CPU."""
 
+import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -226,10 +228,15 @@ def _print_positions(page: Page, trial: Trial, records: Mapping[str, Record], fi
 
 def _print_next(page: Page, output: Path) -> None:
     page.heading("5. Where to go next")
+    # In an environment that is not activated, `sia` alone would not be found.
+    sia = "sia" if shutil.which("sia") else sys.argv[0]
     for command, purpose in (
-        (f"sia generate {output / 'runs' / OURS}-seed-0", "what the third model writes"),
-        ("sia train --help", "models of your own, up to the paper's recipes on GPUs"),
-        ("sia reproduce table1", "every scheme with three seeds, in about two hours on two cores"),
+        (f"{sia} generate {output / 'runs' / OURS}-seed-0", "what the third model writes"),
+        (f"{sia} train --help", "models of your own, up to the paper's recipes on GPUs"),
+        (
+            f"{sia} reproduce table1",
+            "every scheme with three seeds, in about two hours on two cores",
+        ),
     ):
         page.line(f"    {command}\n        {purpose}")
     page.paragraph(
