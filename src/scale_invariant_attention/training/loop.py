@@ -1,6 +1,5 @@
 """Training: steps, validation and checkpoints, which can be stopped at any moment and go on exactly."""
 
-import gc
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -8,11 +7,10 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from time import perf_counter
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from ..data import SameTokens, Windows
@@ -22,6 +20,7 @@ from .checkpoints import find_checkpoints, latest_checkpoint, save_checkpoint
 from .config import TrainingConfig
 from .corpus import open_corpus
 from .optimisers import build_optimisers, fast_in_bfloat16
+from .parallel import hold_model
 from .random_state import capture_random_state, restore_random_state
 from .ranks import Ranks, open_ranks
 from .runs import CHECKPOINTS, MODEL, Run, open_run
@@ -80,7 +79,7 @@ def train(
     with open_ranks(device) as ranks, ExitStack() as opened:
         told = notice if ranks.rank == 0 else _silence
         training = _Training(config, folder, ranks)
-        opened.callback(training.leave_ranks)
+        opened.callback(training.held.leave)
         training.run = ranks.on_first(lambda: opened.enter_context(training.open_run()))
         stop = opened.enter_context(StopRequest(told))
         training.resume()
@@ -137,27 +136,15 @@ class _Training:
             held_out, config.validation_lengths, at_most=config.validation_tokens
         )
         torch.manual_seed(config.seed)
-        self.model = GPT(
+        model = GPT(
             config.model_config(),
             backend=config.backend,
             checkpoint_activations=config.checkpoint_activations,
-        ).to(self.device)
-        self.called: nn.Module = self.model
-        if config.compile:
-            self.called = cast(nn.Module, torch.compile(self.model))
-        if ranks.size > 1:
-            self.called = DistributedDataParallel(self.called)
+        )
+        self.held = hold_model(model, ranks, compiled=config.compile)
+        self.model = self.held.model
         self.optimisers = build_optimisers(self.model, config.learning_rates())
         self.schedule = config.learning_schedule()
-
-    def leave_ranks(self) -> None:
-        """Drop the wrapper, which may not outlive the process group: its destructor would deadlock.
-
-        It would destroy the group while it holds Python's lock, for which threads of the group wait.
-        """
-        if self.ranks.size > 1:
-            self.called = self.model
-            gc.collect()
 
     def open_run(self) -> AbstractContextManager[Run]:
         """The run, if its folder has room for the checkpoints that will be there at once."""
@@ -261,9 +248,11 @@ class _Training:
         mean = 0.0
         for number, (inputs, expected) in enumerate(parts, start=1):
             share = len(inputs) / len(tokens)
-            with self._gathering(number == len(parts)):
+            with self.held.exchanging(last=number == len(parts)):
                 with self._precision():
-                    loss: Tensor = self.called(inputs.to(self.device), expected.to(self.device))
+                    loss: Tensor = self.held.called(
+                        inputs.to(self.device), expected.to(self.device)
+                    )
                 (loss * share).backward()  # type: ignore[no-untyped-call]
             mean += share * loss.item()
         (total,) = self.ranks.sum(mean)
@@ -272,12 +261,6 @@ class _Training:
         if self.config.clip_norm is not None:
             clip_grads_with_norm_(parameters, self.config.clip_norm, norm)
         return total / self.ranks.size, float(norm)
-
-    def _gathering(self, last: bool) -> AbstractContextManager[Any]:
-        """Ranks exchange gradients once a step: with the last part of its batch."""
-        if isinstance(self.called, DistributedDataParallel) and not last:
-            return self.called.no_sync()
-        return nullcontext()
 
     def _precision(self) -> AbstractContextManager[Any]:
         if self.config.precision == "float32":
