@@ -50,7 +50,10 @@ def recorded(trial: Trial, results: Path) -> dict[str, Any] | None:
         return None
     record: dict[str, Any] = json.loads(path.read_text())
     wanted = json.loads(json.dumps(_asked_for(trial)))
-    return record if all(record.get(name) == value for name, value in wanted.items()) else None
+    # Fields that are newer than the record have their defaults in it.
+    config = TrainingConfig().to_dict() | record.get("config", {})
+    asked = record | {"config": config}
+    return record if all(asked.get(name) == value for name, value in wanted.items()) else None
 
 
 def run_trials(

@@ -154,7 +154,8 @@ class _Training:
         needed = at_once * (weights + self.optimisers.state_bytes)
         there = self.folder.rglob("*.safetensors")
         check_writable(self.folder, max(0, needed - sum(file.stat().st_size for file in there)))
-        return open_run(self.folder, self.config.to_dict())
+        defaults = TrainingConfig().to_dict()
+        return open_run(self.folder, self.config.to_dict(), defaults=defaults)
 
     def resume(self) -> None:
         """Go on from the last good checkpoint, if there is one."""
