@@ -1,8 +1,9 @@
-"""How the ranks hold the model that they train: one of them alone, or each a copy."""
+"""How the ranks hold the model that they train: one alone, each a copy, or each a part."""
 
 import gc
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, cast
+from os import PathLike
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -10,6 +11,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..model import GPT
 from .ranks import Ranks
+from .sharding import shard
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
 
 
 class Alone:
@@ -19,14 +24,21 @@ class Alone:
     """
 
     def __init__(self, model: GPT, ranks: Ranks, *, compiled: bool) -> None:
-        self.model = model.to(ranks.device)
+        self.model = self._placed(model, ranks)
         self.called: nn.Module = self.model
         if compiled:
             self.called = cast(nn.Module, torch.compile(self.model))
 
+    def _placed(self, model: GPT, ranks: Ranks) -> GPT:
+        return model.to(ranks.device)
+
     def exchanging(self, last: bool) -> AbstractContextManager[Any]:
         """For a part of a batch: ranks exchange gradients once a step, with the last of its parts."""
         return nullcontext()
+
+    def trained(self, saved: str | PathLike[str]) -> GPT:
+        """The whole model, once it is trained and `saved` is its folder."""
+        return self.model
 
     def leave(self) -> None:
         """Let go of what may not outlive the process group."""
@@ -54,7 +66,38 @@ class Replicated(Alone):
         gc.collect()
 
 
-def hold_model(model: GPT, ranks: Ranks, *, compiled: bool) -> Alone:
-    """Bring a model, which is the same on all ranks, to where they train it."""
-    held = Alone if ranks.size == 1 else Replicated
+class Sharded(Alone):
+    """Every rank has a part of each weight, and of its gradient and of the optimisers' state.
+
+    Between the parts of a batch it has all gradients, which are exchanged with the last of them.
+    """
+
+    def _placed(self, model: GPT, ranks: Ranks) -> GPT:
+        shard(model, ranks)
+        return model
+
+    def exchanging(self, last: bool) -> AbstractContextManager[Any]:
+        """As for one alone, but that each rank is left with its part of them."""
+        cast("FSDPModule", self.model).set_requires_gradient_sync(last)
+        return nullcontext()
+
+    def trained(self, saved: str | PathLike[str]) -> GPT:
+        """Read from its folder, to the CPU: a device may have no room for it."""
+        return GPT.from_pretrained(
+            saved,
+            backend=self.model.backend,
+            checkpoint_activations=self.model.checkpoint_activations,
+        )
+
+
+# What each of several ranks may have.
+PARALLEL: dict[str, type[Alone]] = {"replicate": Replicated, "shard": Sharded}
+
+
+def hold_model(model: GPT, ranks: Ranks, parallel: str, *, compiled: bool) -> Alone:
+    """Bring a model, which is the same on all ranks, to where they train it.
+
+    `parallel` is one of ``PARALLEL``; for one rank alone it does not matter.
+    """
+    held = Alone if ranks.size == 1 else PARALLEL[parallel]
     return held(model, ranks, compiled=compiled)
