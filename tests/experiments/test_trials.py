@@ -77,6 +77,15 @@ def test_a_record_from_before_a_field_was_there_counts(tmp_path):
     assert recorded(wanted, tmp_path) is not None
 
 
+def test_a_record_from_before_a_field_counts_as_one_of_its_default(tmp_path):
+    wanted = trial("rope")
+    record = json.loads(json.dumps(trials._asked_for(wanted)))
+    assert record["config"].pop("precision") == "float32"
+    (tmp_path / "rope-seed-0.json").write_text(json.dumps(record))
+    assert recorded(wanted, tmp_path) == record
+    assert recorded(trial("rope", precision="bfloat16"), tmp_path) is None
+
+
 def test_a_trial_that_fails_ends_all_and_says_why(tmp_path):
     broken = Trial("broken", tiny_config(data="text:nowhere"), EVALUATION)
     with pytest.raises((ValueError, OSError), match="nowhere"):

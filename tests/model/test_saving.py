@@ -50,6 +50,20 @@ def test_settings_of_the_opened_model_are_those_given(tmp_path):
     assert (opened.backend, opened.checkpoint_activations) == ("tiled", True)
 
 
+def test_weights_gathered_elsewhere_are_saved_in_place_of_its_own(tmp_path):
+    model, other = tiny_model("logn-rope", torch.float32), tiny_model("logn-rope", torch.float32)
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight += 1
+    model.save_pretrained(tmp_path, state_dict=other.state_dict())
+    saved = GPT.from_pretrained(tmp_path).state_dict()
+    assert all(torch.equal(saved[name], weight) for name, weight in other.state_dict().items())
+    short = dict(list(other.state_dict().items())[1:])
+    with pytest.raises(ValueError, match=r"state_dict cannot be saved: .*embedding.* is missing"):
+        model.save_pretrained(tmp_path / "short", state_dict=short)
+    assert not (tmp_path / "short").exists()
+
+
 def test_a_model_in_shards_opens_and_is_replaced_by_a_smaller_one(tmp_path):
     large = tiny_model("rope", torch.float32, layers=3)
     large.save_pretrained(tmp_path, shard_bytes=20_000)

@@ -47,6 +47,14 @@ def same_weights(first, second):
     )
 
 
+def losses(folder):
+    """Of training and of validation, in the order in which they were measured."""
+    found = []
+    for line in read_metrics(folder):
+        found.extend([line["loss"]] if "loss" in line else line["validation"].values())
+    return found
+
+
 def measured(folder):
     """The metrics of a run, without the time that it took."""
     return [

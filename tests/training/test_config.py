@@ -75,6 +75,7 @@ def test_every_group_has_its_rate():
         ({"precision": "float16"}, ValueError, "one of float32, bfloat16; got 'float16'"),
         ({"schedule": "linear"}, ValueError, "one of trapezoid, cosine; got 'linear'"),
         ({"order": "random"}, ValueError, "one of sequential, shuffled; got 'random'"),
+        ({"parallel": "split"}, ValueError, "one of replicate, shard; got 'split'"),
         ({"backend": "cuda"}, ValueError, "one of auto, reference.*; got 'cuda'"),
         ({"width": 130}, ValueError, "width must be a multiple of heads"),
         ({"steps": 10, "constant_steps": 11}, ValueError, "constant_steps = 11, got 10"),

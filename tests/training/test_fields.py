@@ -13,6 +13,7 @@ WORDS = {
     "schedule": "cosine",
     "precision": "float32",
     "backend": "tiled",
+    "parallel": "shard",
     "validation_lengths": "128,64",
 }
 VALUES = {"scheme_options": {"tau": 2.5}, "validation_lengths": (128, 64)}

@@ -59,6 +59,12 @@ def test_it_is_near_torchs_muon_as_it_is():
         assert 0 < difference < 10 * torch.finfo(torch.bfloat16).eps
 
 
+def test_in_bfloat16_it_is_torchs_muon():
+    ours = trained(lambda weights: Muon(weights, lr=0.02, dtype=torch.bfloat16))
+    for mine, other in zip(ours, trained(torchs_muon), strict=True):
+        torch.testing.assert_close(mine, other, rtol=0, atol=1e-6)
+
+
 def test_what_it_does_spelled_out():
     start, momentum, rate = torch.tensor([[3.0], [4.0]], dtype=torch.float64), 0.5, 0.1
     gradients = [torch.tensor([[1.0], [0.0]]).double(), torch.tensor([[0.0], [2.0]]).double()]

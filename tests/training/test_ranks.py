@@ -1,52 +1,24 @@
 """Several processes train as one: the same losses, one that writes, and all stop together."""
 
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
-from tiny_training import measured, options, same_weights, tiny_config, weights
+from tiny_training import losses, measured, options, same_weights, tiny_config, weights
+from two_processes import ends_of, run
 
-from scale_invariant_attention.training import read_metrics, read_provenance, train
+from scale_invariant_attention.training import read_provenance, train
 from scale_invariant_attention.training.checkpoints import find_checkpoints
 from scale_invariant_attention.training.ranks import Ranks, open_ranks
 
-SUPPORT = Path(__file__).parents[1] / "support"
 CPU = torch.device("cpu")
-
-
-def run(command):
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        timeout=120,
-        check=False,
-    )
-
-
-def losses(folder):
-    """Of training and of validation, in the order in which they were measured."""
-    found = []
-    for line in read_metrics(folder):
-        found.extend([line["loss"]] if "loss" in line else line["validation"].values())
-    return found
 
 
 @pytest.fixture(scope="module")
 def joined(tmp_path_factory):
     """The folder of runs by two processes, and how each of them ended on each rank."""
     folder = tmp_path_factory.mktemp("joined")
-    done = run([sys.executable, str(SUPPORT / "joined_training.py"), str(folder)])
-    assert done.returncode == 0, done.stdout + done.stderr
-    ends = {}
-    for line in done.stdout.splitlines():
-        name, rank, end = line.split(" ", 2)
-        ends[name, int(rank)] = end
-    return folder, ends
+    return folder, ends_of("joined_training.py", folder)
 
 
 @pytest.mark.parametrize(("name", "rows"), [("two", None), ("parts", 3)])

@@ -112,6 +112,19 @@ def test_another_configuration_is_refused_with_what_differs(tmp_path, changes, m
     assert (tmp_path / "config.json").read_bytes() == before
 
 
+def test_a_field_that_a_run_lacks_has_its_default(tmp_path):
+    with open_run(tmp_path, CONFIG):
+        pass
+    newer = CONFIG | {"speed": "slow"}
+    with open_run(tmp_path, newer, defaults={"speed": "slow", "steps": 9}):
+        assert read_config(tmp_path)["steps"] == 300
+    with (
+        pytest.raises(DifferentConfigError, match="speed is 'slow' there, 'fast' here"),
+        open_run(tmp_path, CONFIG | {"speed": "fast"}, defaults={"speed": "slow"}),
+    ):
+        pass
+
+
 def test_configurations_that_mean_the_same_do_not_differ():
     assert list(differences({"a": 1, "b": {"c": [1]}}, {"b": {"c": [1]}, "a": 1})) == []
     assert list(differences({"a": True}, {"a": 1})) == ["a is True there, 1 here"]

@@ -210,6 +210,8 @@ def _record(trial: Trial, model: GPT, folder: Path, results: Path, device: torch
     metrics = read_metrics(folder)
     if trial.trained_as is not None:
         model = _reading_as(trial.config, model, device)
+    # A model that was trained in parts is given back on the CPU.
+    model = model.to(device)
     with trial.config.autocast(device):
         by_length = loss_by_length(model, tokens, device=device)
         by_position = _by_position(model, corpus, trial.evaluation, device)

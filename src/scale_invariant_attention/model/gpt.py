@@ -5,7 +5,7 @@ x = rms(embedding[tokens]);   x = block(x) for every block;   logits = head(rms(
 Shapes: B batch, L tokens, W width, V vocabulary.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from os import PathLike
 from typing import Any, Literal
@@ -250,13 +250,29 @@ class GPT(nn.Module):
         sampler = Sampler(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
         return write(self, tokens, token_mask, max_new_tokens, sampler, stop_tokens)
 
-    def save_pretrained(self, folder: str | PathLike[str], *, shard_bytes: int = 5 * 10**9) -> None:
+    def save_pretrained(
+        self,
+        folder: str | PathLike[str],
+        *,
+        state_dict: Mapping[str, Tensor] | None = None,
+        shard_bytes: int = 5 * 10**9,
+    ) -> None:
         """Save configuration and weights to a folder, where a model saved before is replaced.
 
-        Weights are safetensors files of at most `shard_bytes` each. Until all is written a model that
-        was there stays whole.
+        Until all is written a model that was there stays whole.
+
+        Args:
+            folder: made if need be.
+            state_dict: the weights, gathered, of a model that has but a part of them, as under FSDP.
+            shard_bytes: weights are safetensors files of at most so many bytes.
         """
-        storage.save(folder, self.config.to_dict(), self.state_dict(), shard_bytes=shard_bytes)
+        weights = self.state_dict() if state_dict is None else dict(state_dict)
+        if state_dict is not None:
+            try:
+                _check_tensors(self, weights)
+            except ValueError as error:
+                raise ValueError(f"state_dict cannot be saved: {error}") from error
+        storage.save(folder, self.config.to_dict(), weights, shard_bytes=shard_bytes)
 
     @classmethod
     def from_pretrained(

@@ -12,6 +12,7 @@ from ..data.windows import ORDERS
 from ..model import GPTConfig
 from ..theory.arguments import check_field_names, integer, positive_number, real_number
 from .optimisers import LearningRates
+from .parallel import PARALLEL
 from .schedules import Cosine, Trapezoid
 
 CHOICES = {
@@ -19,6 +20,7 @@ CHOICES = {
     "schedule": ("trapezoid", "cosine"),
     "precision": ("float32", "bfloat16"),
     "backend": ("auto", *BACKENDS),
+    "parallel": tuple(PARALLEL),
 }
 
 
@@ -28,6 +30,7 @@ class TrainingConfig:
 
     `micro_batch_size` is how many rows of a batch a device takes at once; their gradients are added up.
     `constant_steps` of None leaves the last 2/7 of the steps to the decline, as the paper does.
+    `parallel` is what each of several processes has: "replicate", the whole model, or "shard", a part.
     `validate_every` and `checkpoint_every` of 0 mean once, at the end.
     """
 
@@ -71,6 +74,7 @@ class TrainingConfig:
     backend: str = "auto"
     compile: bool = False
     checkpoint_activations: bool = False
+    parallel: str = "replicate"
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -118,7 +122,8 @@ class TrainingConfig:
         """The precision of computing on a device, as a context; weights are float32 all the same."""
         if self.precision == "float32":
             return nullcontext()
-        return torch.autocast(device.type, torch.bfloat16)
+        # A call takes each weight once; kept copies would add up to the model that ranks divide.
+        return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
 
     def learning_rates(self) -> LearningRates:
         """The rates of the four groups of parameters."""

@@ -1,30 +1,30 @@
 """Training: steps, validation and checkpoints, which can be stopped at any moment and go on exactly."""
 
-import gc
 import math
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from time import perf_counter
-from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from ..data import SameTokens, Windows
 from ..files import check_writable
 from ..model import GPT
+from .checkpoint_folder import Tensors
 from .checkpoints import find_checkpoints, latest_checkpoint, save_checkpoint
 from .config import TrainingConfig
 from .corpus import open_corpus
 from .optimisers import build_optimisers, fast_in_bfloat16
+from .parallel import hold_model
 from .random_state import capture_random_state, restore_random_state
 from .ranks import Ranks, open_ranks
 from .runs import CHECKPOINTS, MODEL, Run, open_run
+from .sharding import load_whole, whole, whole_on_first
 from .stopping import StopRequest
 from .validation import validation_losses
 
@@ -69,7 +69,8 @@ def train(
     and Ctrl-C save a checkpoint and raise :class:`StoppedError`.
 
     Processes that torchrun started divide every batch among them, and may be more or fewer when the
-    run goes on. The folder must be the same for all.
+    run goes on. The folder must be the same for all. Each gets the whole model; with
+    ``parallel="shard"`` it is read from ``model/``, to the CPU.
 
     Args:
         config: what to train.
@@ -82,7 +83,7 @@ def train(
     with open_ranks(device) as ranks, ExitStack() as opened:
         told = notice if ranks.rank == 0 else _silence
         training = _Training(config, folder, ranks)
-        opened.callback(training.leave_ranks)
+        opened.callback(training.held.leave)
         training.run = ranks.on_first(lambda: opened.enter_context(training.open_run()))
         stop = opened.enter_context(StopRequest(told))
         training.resume()
@@ -101,8 +102,7 @@ def train(
                     f"Stopped and saved at step {progress.step:,} of {config.steps:,}, in {folder}. "
                     f"Run the same command again to go on."
                 )
-        ranks.on_first(lambda: training.model.save_pretrained(folder / MODEL))
-        return training.model
+        return training.finish()
 
 
 def _silence(text: str) -> None:
@@ -139,37 +139,28 @@ class _Training:
             held_out, config.validation_lengths, at_most=config.validation_tokens
         )
         torch.manual_seed(config.seed)
-        self.model = GPT(
+        model = GPT(
             config.model_config(),
             backend=config.backend,
             checkpoint_activations=config.checkpoint_activations,
-        ).to(self.device)
-        self.called: nn.Module = self.model
-        if config.compile:
-            self.called = cast(nn.Module, torch.compile(self.model))
-        if ranks.size > 1:
-            self.called = DistributedDataParallel(self.called)
+        )
+        self.held = hold_model(model, ranks, config.parallel, compiled=config.compile)
+        self.model = self.held.model
+        # Those that the optimisers change: a sharded model may for a while show others, gathered.
+        self.parameters = list(self.model.parameters())
         self.optimisers = build_optimisers(self.model, config.learning_rates())
         self.schedule = config.learning_schedule()
 
-    def leave_ranks(self) -> None:
-        """Drop the wrapper, which may not outlive the process group: its destructor would deadlock.
-
-        It would destroy the group while it holds Python's lock, for which threads of the group wait.
-        """
-        if self.ranks.size > 1:
-            self.called = self.model
-            gc.collect()
-
     def open_run(self) -> AbstractContextManager[Run]:
         """The run, if its folder has room for the checkpoints that will be there at once."""
-        weights = sum(p.numel() * p.element_size() for p in self.model.parameters())
+        weights = sum(p.numel() * p.element_size() for p in self.parameters)
         # Those that are kept, the best, and the one that is being saved.
         at_once = self.config.keep_checkpoints + 2
         needed = at_once * (weights + self.optimisers.state_bytes)
         there = self.folder.rglob("*.safetensors")
         check_writable(self.folder, max(0, needed - sum(file.stat().st_size for file in there)))
-        return open_run(self.folder, self.config.to_dict())
+        defaults = TrainingConfig().to_dict()
+        return open_run(self.folder, self.config.to_dict(), defaults=defaults)
 
     def resume(self) -> None:
         """Go on from the last good checkpoint, if there is one."""
@@ -181,7 +172,7 @@ class _Training:
                     f"{found.values['tokens']} tokens and has {self.tokens}. Restore it, or start "
                     f"again in another folder"
                 )
-            self.model.load_state_dict(found.tensors["model"])
+            load_whole(self.model, found.tensors["model"])
             self.optimisers.load_state(found.tensors["optimisers"], found.values["optimisers"])
             restore_random_state(found.tensors["random"], found.values["random"])
             self.step = found.step
@@ -230,10 +221,16 @@ class _Training:
         """Save a checkpoint of this step, with the validation of the same step, if there was one."""
         first = self.config.validation_lengths[0]
         metric = None if validation is None else validation[first]
-        self.ranks.on_first(lambda: self._save(metric))
+        # What all ranks must do together comes before what the first does alone.
+        norm = self._weight_norm()
+        tensors = {
+            "model": whole_on_first(self.model.state_dict(), self.ranks),
+            "optimisers": whole_on_first(self.optimisers.state_tensors(), self.ranks),
+        }
+        self.ranks.on_first(lambda: self._save(tensors, norm, metric))
 
-    def _save(self, metric: float | None) -> None:
-        if not math.isfinite(self._weight_norm()):
+    def _save(self, tensors: Tensors, norm: float, metric: float | None) -> None:
+        if not math.isfinite(norm):
             raise DivergedError(f"step {self.step}: the weights are not finite. {self._remedy()}")
         if self.run is not None:
             self.run.sync()
@@ -241,11 +238,7 @@ class _Training:
         save_checkpoint(
             self.folder / CHECKPOINTS,
             self.step,
-            {
-                "model": self.model.state_dict(),
-                "optimisers": self.optimisers.state_tensors(),
-                "random": random.tensors,
-            },
+            {**tensors, "random": random.tensors},
             {
                 "optimisers": self.optimisers.state_values(),
                 "random": random.values,
@@ -255,6 +248,13 @@ class _Training:
             keep_last=self.config.keep_checkpoints,
         )
 
+    def finish(self) -> GPT:
+        """Save the model, and give it back whole."""
+        folder = self.folder / MODEL
+        weights = whole_on_first(self.model.state_dict(), self.ranks)
+        self.ranks.on_first(lambda: self.model.save_pretrained(folder, state_dict=weights))
+        return self.held.trained(folder)
+
     def _gradients(self) -> tuple[float, float]:
         """Gradients of the mean loss over the batch; that loss, and the norm before clipping."""
         tokens, targets = self.batches[self.step]
@@ -263,23 +263,19 @@ class _Training:
         mean = 0.0
         for number, (inputs, expected) in enumerate(parts, start=1):
             share = len(inputs) / len(tokens)
-            with self._gathering(number == len(parts)):
+            with self.held.exchanging(last=number == len(parts)):
                 with self.config.autocast(self.device):
-                    loss: Tensor = self.called(inputs.to(self.device), expected.to(self.device))
+                    loss: Tensor = self.held.called(
+                        inputs.to(self.device), expected.to(self.device)
+                    )
                 (loss * share).backward()  # type: ignore[no-untyped-call]
             mean += share * loss.item()
         (total,) = self.ranks.sum(mean)
-        parameters = [p for p in self.model.parameters() if p.grad is not None]
-        norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
+        parameters = [p for p in self.parameters if p.grad is not None]
+        norm = whole(get_total_norm([p.grad for p in parameters if p.grad is not None]))
         if self.config.clip_norm is not None:
             clip_grads_with_norm_(parameters, self.config.clip_norm, norm)
         return total / self.ranks.size, float(norm)
-
-    def _gathering(self, last: bool) -> AbstractContextManager[Any]:
-        """Ranks exchange gradients once a step: with the last part of its batch."""
-        if isinstance(self.called, DistributedDataParallel) and not last:
-            return self.called.no_sync()
-        return nullcontext()
 
     def _validated(self) -> dict[int, float]:
         with self.config.autocast(self.device):
@@ -295,7 +291,7 @@ class _Training:
         )
 
     def _weight_norm(self) -> float:
-        return float(get_total_norm([p.detach() for p in self.model.parameters()]))
+        return float(whole(get_total_norm([p.detach() for p in self.parameters])))
 
     def _remedy(self) -> str:
         checkpoints = find_checkpoints(self.folder / CHECKPOINTS)

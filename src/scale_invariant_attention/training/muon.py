@@ -6,6 +6,9 @@
 
 This is the arithmetic of ``torch.optim.Muon`` but for its precision: that one orthogonalises in
 bfloat16, which CPUs without units for it multiply hundreds of times slower than float32.
+
+Of a sharded weight each rank has its part of the buffer. The update is gathered, every rank
+orthogonalises all of it, and takes its part.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,6 +19,7 @@ from torch import Tensor
 
 from ..attention.numerics import compute_dtype, without_autocast
 from ..theory.arguments import real_number
+from .sharding import part_like, whole
 
 # An odd polynomial that is steep at 0: five of them bring singular values from above 0.01 to about
 # 0.7 ... 1.2, sooner than one that would converge to 1.
@@ -25,7 +29,7 @@ SMALLEST_NORM = 1e-7
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon in the precision of the weights, float32 at least, with Nesterov momentum.
+    """Muon with Nesterov momentum, for matrices that may be sharded.
 
     Its state has the same names and meaning as that of ``torch.optim.Muon``.
 
@@ -33,13 +37,22 @@ class Muon(torch.optim.Optimizer):
         params: matrices, or groups of them as for any optimiser of torch.
         lr: the rate, before the factor for matrices with more rows than columns.
         momentum: how much of the buffer stays at each step.
+        dtype: in which to orthogonalise; None: that of the weights, float32 at least.
     """
 
-    def __init__(self, params: Iterable[Any], lr: float = 0.02, *, momentum: float = 0.95) -> None:
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 0.02,
+        *,
+        momentum: float = 0.95,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         if real_number("lr", lr) < 0:
             raise ValueError(f"lr must satisfy lr >= 0, got {lr}; pass zero or a positive number")
         if not 0 <= real_number("momentum", momentum) < 1:
             raise ValueError(f"momentum must satisfy 0 <= momentum < 1, got {momentum}")
+        self.dtype = dtype
         super().__init__(params, {"lr": lr, "momentum": momentum})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -78,16 +91,17 @@ class Muon(torch.optim.Optimizer):
             state["momentum_buffer"] = torch.zeros_like(gradient)
         buffer = state["momentum_buffer"]
         buffer.lerp_(gradient, 1 - momentum)
-        update = orthogonalised(gradient.lerp(buffer, momentum))
+        update = orthogonalised(whole(gradient.lerp(buffer, momentum)), self.dtype)
         rows, columns = weight.shape
-        weight.add_(update.to(weight.dtype), alpha=-rate * max(1, rows / columns) ** 0.5)
+        update = part_like(update.to(weight.dtype), weight)
+        weight.add_(update, alpha=-rate * max(1, rows / columns) ** 0.5)
 
 
-def orthogonalised(matrix: Tensor) -> Tensor:
+def orthogonalised(matrix: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """A matrix ``[rows, columns]`` with the same singular vectors, and singular values of 0.68 to 1.16.
 
-    Five Newton-Schulz steps ``X <- a X + (b X X' + c (X X')^2) X``, in float32 or wider. A matrix of
-    zeros stays, and singular values below a hundredth of the matrix's norm rise less.
+    Five Newton-Schulz steps ``X <- a X + (b X X' + c (X X')^2) X``, in `dtype`, by default float32 or
+    wider. A matrix of zeros stays, and singular values below a hundredth of the matrix's norm rise less.
 
     >>> matrix = torch.diag(torch.tensor([300.0, 20.0, 4.0]))
     >>> orthogonalised(matrix).diag()
@@ -97,7 +111,7 @@ def orthogonalised(matrix: Tensor) -> Tensor:
     rows, columns = matrix.shape
     # The smaller of the two Gram matrices.
     x = matrix.T if rows > columns else matrix
-    x = x.to(compute_dtype(x.dtype))
+    x = x.to(compute_dtype(x.dtype) if dtype is None else dtype)
     with without_autocast(x.device):
         x = x / x.norm().clamp(min=SMALLEST_NORM)
         for _ in range(STEPS):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..model import parameter_split
 from ..theory.arguments import real_number
 from .muon import Muon
+from .sharding import is_sharded, part_like
 
 BETAS = (0.9, 0.95)
 MOMENTUM = 0.95
@@ -65,7 +66,7 @@ class Optimisers:
             others, betas=BETAS, fused=all(_has_fused_adam(p) for p in self._parameters.values())
         )
         self._muon = _muon(
-            [{"name": "matrices", "params": matrices, "lr": rates.matrices}], matrices[0].device
+            [{"name": "matrices", "params": matrices, "lr": rates.matrices}], matrices[0]
         )
         self._kinds: dict[nn.Parameter, tuple[str, ...]] = dict.fromkeys(matrices, MUON_STATE)
         self._kinds |= {p: ADAM_STATE for group in others for p in group["params"]}
@@ -104,7 +105,10 @@ class Optimisers:
         )
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """The state of every parameter that has been changed: the tensors themselves, no copies."""
+        """The state of every parameter that has been changed: the tensors themselves, no copies.
+
+        Those of a sharded parameter are sharded.
+        """
         return {
             f"{name}.{kind}": state[kind]
             for name, parameter in self._parameters.items()
@@ -124,7 +128,8 @@ class Optimisers:
     def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state_tensors` and :meth:`state_values` gave, to the bit.
 
-        The tensors are copied to where the parameters are. If they do not fit, nothing is changed.
+        The tensors are whole, and are copied to where the parameters are; of those of a sharded one
+        each rank takes its part. If they do not fit, nothing is changed.
         """
         expected = {
             f"{name}.{kind}": (parameter, kind)
@@ -140,8 +145,9 @@ class Optimisers:
             # Adam counts its steps on the device only where it is fused or captured.
             on_cpu = kind == "step" and not self._adam.defaults["fused"]
             device = "cpu" if on_cpu else parameter.device
+            tensor = tensors[name].detach().to(device, copy=True)
             self._optimiser(parameter).state[parameter][kind] = (
-                tensors[name].detach().to(device, copy=True)
+                tensor if kind == "step" else part_like(tensor, parameter)
             )
         self.rates = rates
         self.set_schedule_factor(values["schedule_factor"])
@@ -199,10 +205,16 @@ def fast_in_bfloat16(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
-def _muon(groups: list[dict[str, Any]], device: torch.device) -> torch.optim.Optimizer:
-    if fast_in_bfloat16(device):
+def _muon(groups: list[dict[str, Any]], matrix: Tensor) -> torch.optim.Optimizer:
+    """Muon in bfloat16 where that is fast, torch's if each rank has the matrices whole.
+
+    Torch's does not know of shards: its ranks would exchange something in most of its products, and
+    it fails for a matrix of one row.
+    """
+    fast = fast_in_bfloat16(matrix.device)
+    if fast and not is_sharded(matrix):
         return torch.optim.Muon(groups, momentum=MOMENTUM, nesterov=True, weight_decay=0.0)
-    return Muon(groups, momentum=MOMENTUM)
+    return Muon(groups, momentum=MOMENTUM, dtype=torch.bfloat16 if fast else None)
 
 
 def _has_fused_adam(parameter: Tensor) -> bool:

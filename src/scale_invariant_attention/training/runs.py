@@ -87,12 +87,18 @@ class Run:
 
 
 @contextmanager
-def open_run(folder: str | os.PathLike[str], config: Mapping[str, Any]) -> Iterator[Run]:
+def open_run(
+    folder: str | os.PathLike[str],
+    config: Mapping[str, Any],
+    *,
+    defaults: Mapping[str, Any] | None = None,
+) -> Iterator[Run]:
     """Make the folder of a run, or come back to it, for this process alone.
 
     Args:
         folder: of the run; made if need be.
         config: what JSON can hold. If the folder has a run already, it must have the same.
+        defaults: of fields that a run lacks which was begun before there were such fields.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -111,7 +117,7 @@ def open_run(folder: str | os.PathLike[str], config: Mapping[str, Any]) -> Itera
     with locked(folder, wait=False):
         for name in (CONFIG, PROVENANCE, METRICS, PROBE_NAME):
             clear_partial_files(folder / name)
-        _settle_config(folder, wanted)
+        _settle_config(folder, wanted, _as_json(defaults or {}))
         run = Run(folder)
         try:
             yield run
@@ -143,12 +149,12 @@ def read_provenance(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return read_json_lines(Path(folder) / PROVENANCE)
 
 
-def _settle_config(folder: Path, wanted: dict[str, Any]) -> None:
+def _settle_config(folder: Path, wanted: dict[str, Any], defaults: dict[str, Any]) -> None:
     if not (folder / CONFIG).exists():
         text = json.dumps(wanted, indent=2, allow_nan=False) + "\n"
         replace_file(folder / CONFIG, text.encode())
         return
-    different = list(differences(read_config(folder), wanted))
+    different = list(differences(defaults | read_config(folder), wanted))
     if different:
         raise DifferentConfigError(
             f"{folder} holds a run of another configuration: {'; '.join(different)}. "

@@ -10,6 +10,9 @@ from .ranks import Ranks
 def validation_losses(model: Scored, tokens: SameTokens, ranks: Ranks) -> dict[int, float]:
     """The mean loss by length, in nats, the same on every rank; all must call this.
 
+    All call the model equally often: one that has but a part of the weights needs the others for each
+    call. A rank that has no batch left takes another's, and does not count it.
+
     >>> import torch
     >>> from scale_invariant_attention.data import standard_library
     >>> from scale_invariant_attention.model import GPT, GPTConfig
@@ -21,10 +24,11 @@ def validation_losses(model: Scored, tokens: SameTokens, ranks: Ranks) -> dict[i
     losses = {}
     for length in tokens.lengths:
         batches = tokens.batches(length, batch_size=rows_at_once(length))
-        mine = (
-            float(token_losses(model, inputs, targets, ranks.device).sum())
-            for inputs, targets in islice(batches, ranks.rank, None, ranks.size)
-        )
-        (total,) = ranks.sum(sum(mine))
+        mine = 0.0
+        while turn := list(islice(batches, ranks.size)):
+            inputs, targets = turn[min(ranks.rank, len(turn) - 1)]
+            loss = float(token_losses(model, inputs, targets, ranks.device).sum())
+            mine += loss if ranks.rank < len(turn) else 0.0
+        (total,) = ranks.sum(mine)
         losses[length] = total / tokens.count
     return losses
