@@ -21,7 +21,7 @@ ALLOWED = {
     "data": {"files"},
     "evaluation": {"theory", "data"},
     "training": LIBRARY - {"training"},
-    "benchmark": {"theory", "attention", "schemes", "model"},
+    "benchmark": {"theory", "attention", "schemes", "model", "reporting"},
     "experiments": LIBRARY,
     "reporting": set(),
     "cli": LIBRARY | {"benchmark", "experiments", "reporting"},

@@ -6,6 +6,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..reporting.figures import new_figure
 from .problem import DECODE, PASSES
 from .records import Timing
 from .rivals import BASELINE
@@ -110,15 +111,8 @@ def _by_shape_and_pass(rows: Sequence[Timing], quantity: Quantity) -> list[list[
 
 
 def _figure(origin: dict[str, str], grid: list[list[Panel]]) -> "Figure":
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as missing:
-        raise ModuleNotFoundError(
-            'figures need matplotlib; pip install "scale-invariant-attention[plots]" adds it',
-            name=missing.name,
-        ) from missing
     width = max(len(line) for line in grid)
-    result = Figure(figsize=(max(2, width) * 3.9, len(grid) * 3 + 1.4), layout="constrained")
+    result = new_figure(max(2, width) * 3.9, len(grid) * 3 + 1.4)
     axes = result.subplots(len(grid), width, sharex=True, sharey="row", squeeze=False)
     rows = [row for line in grid for panel in line for row in panel.rows]
     styles = _styles(rows)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from textwrap import fill
 
+from ..reporting.markdown import table
 from .figures import DECODE_FIGURE, PEAK_FIGURE, RATIO_FIGURE
 from .problem import DECODE
 from .records import ModelTiming, Ratio, Timing
@@ -77,43 +78,42 @@ def page(
 def _targets(targets: Sequence[Ratio], backend: str) -> Iterable[str]:
     met = sum(ratio.met for ratio in targets)
     yield _TARGETS_HEAD.format(backend=backend, met=met, count=len(targets))
-    lines = [
-        "| | heads | length | pass | measured | target | met |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for ratio in targets:
-        cells = [
-            ratio.comparison,
-            _heads(ratio.shape),
-            f"{ratio.length:,}",
-            ratio.pass_name,
-            measured(ratio),
-            f"{ratio.sense} {in_unit(ratio.target, ratio.unit)}",
-            "yes" if ratio.met else "**no**",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    yield "\n".join(lines)
+    yield table(
+        ("", "heads", "length", "pass", "measured", "target", "met"),
+        [
+            (
+                ratio.comparison,
+                _heads(ratio.shape),
+                f"{ratio.length:,}",
+                ratio.pass_name,
+                measured(ratio),
+                f"{ratio.sense} {in_unit(ratio.target, ratio.unit)}",
+                "yes" if ratio.met else "**no**",
+            )
+            for ratio in targets
+        ],
+    )
 
 
 def _models(models: Sequence[ModelTiming]) -> Iterable[str]:
     yield _MODELS_HEAD
-    lines = [
-        "| model | | tokens | milliseconds | relative to RoPE on SDPA | target | met | in attention |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for row in models:
-        cells = [
-            row.model,
-            row.pass_name,
-            f"{row.batch} x {row.length:,}",
-            f"{row.median_ms:#.4g}",
-            f"{row.ratio:.3f} ({row.ratio_low:.3f} to {row.ratio_high:.3f})",
-            f"at most {row.target:g}",
-            "yes" if row.met else "**no**",
-            "" if row.attention_share is None else f"{row.attention_share:.0%}",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    yield "\n".join(lines)
+    header = "model", "", "tokens", "milliseconds", "relative to RoPE on SDPA", "target", "met"
+    yield table(
+        (*header, "in attention"),
+        [
+            (
+                row.model,
+                row.pass_name,
+                f"{row.batch} x {row.length:,}",
+                f"{row.median_ms:#.4g}",
+                f"{row.ratio:.3f} ({row.ratio_low:.3f} to {row.ratio_high:.3f})",
+                f"at most {row.target:g}",
+                "yes" if row.met else "**no**",
+                "" if row.attention_share is None else f"{row.attention_share:.0%}",
+            )
+            for row in models
+        ],
+    )
 
 
 def in_unit(value: float, unit: str, digits: str = "") -> str:
@@ -138,20 +138,15 @@ def measured(ratio: Ratio) -> str:
 
 def _table(pass_name: str, shape: str, timings: Sequence[Timing]) -> str:
     bound = "share of bandwidth" if pass_name == DECODE else "share of peak"
-    lines = [
-        f"## {_heads(shape)}, {pass_name}",
-        "",
-        f"| length | | milliseconds | relative to SDPA | {bound} | memory, MiB |",
-        "|---|---|---|---|---|---|",
-    ]
     mine = (row for row in timings if (row.pass_name, row.shape) == (pass_name, shape))
-    return "\n".join(lines + [_line(row) for row in _in_order(mine)])
+    header = ("length", "", "milliseconds", "relative to SDPA", bound, "memory, MiB")
+    return f"## {_heads(shape)}, {pass_name}\n\n" + table(header, map(_cells, _in_order(mine)))
 
 
-def _line(row: Timing) -> str:
+def _cells(row: Timing) -> list[str]:
     ratio = f"{row.ratio_to_sdpa:.2f} ({row.ratio_low:.2f} to {row.ratio_high:.2f})"
     bound = row.share_of_peak if row.share_of_bandwidth is None else row.share_of_bandwidth
-    cells = [
+    return [
         f"{row.length:,}",
         row.rival,
         f"{row.median_ms:.1f}" if row.median_ms >= 10 else f"{row.median_ms:.3g}",
@@ -159,7 +154,6 @@ def _line(row: Timing) -> str:
         f"{100 * bound:.0f} %",
         "" if row.peak_memory_mib is None else f"{row.peak_memory_mib:.0f}",
     ]
-    return f"| {' | '.join(cells)} |"
 
 
 def _in_order(timings: Iterable[Timing]) -> list[Timing]:
