@@ -19,7 +19,7 @@ ALLOWED = {
     "schemes": {"theory"},
     "model": {"theory", "files", "attention", "schemes"},
     "data": {"files"},
-    "evaluation": {"theory", "data"},
+    "evaluation": {"theory", "data", "model"},
     "training": LIBRARY - {"training"},
     "benchmark": {"theory", "attention", "schemes", "model", "reporting"},
     "experiments": LIBRARY,

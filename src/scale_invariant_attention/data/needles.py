@@ -1,0 +1,301 @@
+"""Needles in a haystack: sentences hidden in real text, and the answer that tells what they said.
+
+A sequence is text with needles at random places, a separator or a question, the answer, and the token
+that ends it; all of that together has exactly the length that was asked for. Needles are inserted
+between tokens, as tokens: none is cut, and nothing of the text lands inside one.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import index
+from string import Formatter
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .encoding import Encoding
+from .tokens import TokenSource
+
+# Large cities of all continents, of one word each, so that none is part of another.
+CITIES = (
+    *("Accra", "Ankara", "Athens", "Bangkok", "Beijing", "Berlin", "Bogota", "Boston", "Brussels"),
+    *("Cairo", "Chicago", "Dakar", "Delhi", "Dhaka", "Dublin", "Geneva", "Hanoi", "Havana"),
+    *("Helsinki", "Houston", "Istanbul", "Jakarta", "Karachi", "Kyoto", "Lagos", "Lima", "Lisbon"),
+    *("London", "Madrid", "Manila", "Melbourne", "Miami", "Milan", "Montreal", "Moscow", "Mumbai"),
+    *("Munich", "Nairobi", "Osaka", "Oslo", "Paris", "Perth", "Prague", "Quito", "Riga", "Rome"),
+    *("Santiago", "Seattle", "Seoul", "Shanghai", "Singapore", "Stockholm", "Sydney", "Tokyo"),
+    *("Toronto", "Tunis", "Vienna", "Warsaw", "Zurich"),
+)
+
+ORDERS = ("place", "alphabet")
+# The target of a token that is not scored, as the model's loss has it.
+NOT_SCORED = -100
+
+
+@dataclass(frozen=True)
+class NeedleFormat:
+    """What needles, question and answer look like.
+
+    The paper gives the sentence, the three needles, the seven digits and the form of the answer; the
+    rest is not in it, and chosen here.
+
+    Args:
+        cities: what numbers are asked of; every city in a sequence is another one.
+        digits: how many each number has; the first may be 0.
+        needles: how many there are to find.
+        distractors: how many sentences besides speak of other cities and are not to be found.
+        order: of the answer without a question: "place" as the needles stand in the text, or "alphabet".
+        with_question: whether the cities are asked for, in a random order, which is that of the answer.
+        sentence: of a needle.
+        distractor: of a distractor. It must differ from `sentence`, unless there is a question to tell
+            which cities are meant.
+        separator: between the text and the answer, if there is no question.
+        question: in its place, if there is one.
+        entry: of the answer, one a needle.
+        between: entries.
+    """
+
+    cities: Sequence[str] = CITIES
+    digits: int = 7
+    needles: int = 3
+    distractors: int = 0
+    order: str = "place"
+    with_question: bool = False
+    sentence: str = " The special magic {city} number is {number}. "
+    distractor: str = " The plain old {city} number is {number}. "
+    separator: str = "\n"
+    question: str = "\nWhat are the special magic numbers of {cities}?\n"
+    entry: str = "{city}={number}"
+    between: str = ";"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cities", tuple(self.cities))
+        for name, least in (("digits", 1), ("needles", 1), ("distractors", 0)):
+            if index(getattr(self, name)) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if self.order not in ORDERS:
+            raise ValueError(f"order must be one of {', '.join(ORDERS)}, got {self.order!r}")
+        for name in ("sentence", "distractor", "entry"):
+            _check_fields(name, getattr(self, name), {"city", "number"})
+        _check_fields("question", self.question, {"cities"})
+        wanted = self.needles + self.distractors
+        if len(set(self.cities)) < max(wanted, len(self.cities)):
+            raise ValueError(
+                f"cities must be at least {wanted}, each another, got {len(self.cities)}, of which "
+                f"{len(set(self.cities))} differ"
+            )
+        for city in self.cities:
+            if (
+                not city
+                or self.between in city
+                or any(city in other for other in self.cities if other != city)
+            ):
+                raise ValueError(
+                    f"cities must be words without {self.between!r}, none a part of another, got "
+                    f"{city!r}"
+                )
+        if self.distractors and not self.with_question and self.distractor == self.sentence:
+            raise ValueError(
+                "distractor must differ from sentence without a question, or nobody could tell which "
+                "to find; set with_question or another distractor"
+            )
+
+
+@dataclass(frozen=True)
+class Needle:
+    """A needle of an example: what it says, and where its sentence and its part of the answer stand."""
+
+    city: str
+    number: str
+    span: tuple[int, int]
+    answer_span: tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class NeedleExample:
+    """A whole sequence; `needles` are in the order of the answer, which starts at `answer_start`.
+
+    The last token ends the answer.
+    """
+
+    tokens: NDArray[np.int64]
+    answer_start: int
+    needles: tuple[Needle, ...]
+
+    def depth(self, needle: Needle) -> float:
+        """Where a needle starts, from 0 at the start of the sequence to 1 at the answer."""
+        return needle.span[0] / self.answer_start
+
+
+@dataclass(frozen=True, eq=False)
+class NeedleTask:
+    """Examples of any length, the same for the same seed, length and number, whatever the model.
+
+    >>> from scale_invariant_attention.data import get_encoding, standard_library
+    >>> task = NeedleTask(standard_library("validation"), get_encoding("bytes"))
+    >>> example = task.example(1024, number=0)
+    >>> len(example.tokens), len(example.needles)
+    (1024, 3)
+    >>> bytes(example.tokens[example.answer_start : -1].tolist()).decode()
+    'Dakar=9568570;Hanoi=0187171;Riga=2974737'
+    """
+
+    haystack: TokenSource
+    encoding: Encoding
+    format: NeedleFormat = field(default_factory=NeedleFormat)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.haystack.vocab_size > self.encoding.vocab_size:
+            raise ValueError(
+                f"encoding must be that of the haystack, which has {self.haystack.vocab_size} tokens, "
+                f"got {self.encoding.name!r} with {self.encoding.vocab_size}"
+            )
+
+    def example(self, length: int, number: int) -> NeedleExample:
+        """The example of a number, with exactly `length` tokens, the answer and its end included."""
+        chance = np.random.default_rng([self.seed, length, number])
+        chosen = self._choose(chance)
+        needles, distractors = chosen[: self.format.needles], chosen[self.format.needles :]
+        sentences = self._encode(
+            [self.format.sentence.format(city=city, number=digits) for city, digits in needles]
+            + [
+                self.format.distractor.format(city=city, number=digits)
+                for city, digits in distractors
+            ]
+        )
+        # In the order in which they will stand, which is random already.
+        places = chance.permutation(len(sentences))
+        answered = self._in_answer_order(needles, places, chance)
+        ending, entry_spans = self._ending([needles[which] for which in answered])
+        room = length - len(ending) - sum(map(len, sentences))
+        if room < 0:
+            raise ValueError(
+                f"length must be at least {length - room} for these needles and their answer, got "
+                f"{length}"
+            )
+        text = self._text(room, chance)
+        cuts = np.sort(chance.integers(0, room + 1, len(sentences)))
+        body, spans = _inserted(text, [sentences[which] for which in places], cuts)
+        tokens = np.concatenate([body, ending])
+        span_of = {int(which): span for which, span in zip(places, spans, strict=True)}
+        first = len(body)
+        found = tuple(
+            Needle(*needles[which], span_of[which], (first + start, first + stop))
+            for which, (start, stop) in zip(answered, entry_spans, strict=True)
+        )
+        example = NeedleExample(tokens, first + entry_spans[0][0], found)
+        self._check(example, length, sentences, answered)
+        return example
+
+    def batch(self, length: int, numbers: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Inputs and targets ``[len(numbers), length - 1]`` of examples; only answers are scored."""
+        rows = [self.example(length, number) for number in numbers]
+        tokens = torch.tensor(np.stack([row.tokens for row in rows]))
+        targets = tokens[:, 1:].clone()
+        for target, row in zip(targets, rows, strict=True):
+            target[: row.answer_start - 1] = NOT_SCORED
+        return tokens[:, :-1], targets
+
+    def _choose(self, chance: np.random.Generator) -> list[tuple[str, str]]:
+        """Cities with their numbers, needles first."""
+        count = self.format.needles + self.format.distractors
+        cities = chance.choice(len(self.format.cities), count, replace=False)
+        numbers = chance.integers(0, 10, (count, self.format.digits))
+        return [
+            (self.format.cities[city], "".join(map(str, digits)))
+            for city, digits in zip(cities.tolist(), numbers.tolist(), strict=True)
+        ]
+
+    def _in_answer_order(
+        self,
+        needles: Sequence[tuple[str, str]],
+        places: NDArray[np.int64],
+        chance: np.random.Generator,
+    ) -> list[int]:
+        """Which needle comes first in the answer, which second."""
+        if self.format.with_question:
+            return [int(which) for which in chance.permutation(len(needles))]
+        if self.format.order == "alphabet":
+            return sorted(range(len(needles)), key=lambda which: needles[which][0])
+        return [int(which) for which in places if which < len(needles)]
+
+    def _ending(
+        self, needles: Sequence[tuple[str, str]]
+    ) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
+        """Separator or question, answer and end; and where the entries of the answer stand in it."""
+        cities = ", ".join(city for city, _ in needles)
+        opening = (
+            self.format.question.format(cities=cities)
+            if self.format.with_question
+            else self.format.separator
+        )
+        entries = [self.format.entry.format(city=city, number=number) for city, number in needles]
+        first, between, *encoded = self._encode([opening, self.format.between, *entries])
+        parts, spans, stop = [first], [], len(first)
+        for place, entry in enumerate(encoded):
+            if place:
+                parts.append(between)
+                stop += len(between)
+            parts.append(entry)
+            spans.append((stop, stop + len(entry)))
+            stop += len(entry)
+        parts.append(np.array([self.encoding.document_start], np.int64))
+        return np.concatenate(parts), spans
+
+    def _text(self, count: int, chance: np.random.Generator) -> NDArray[np.int64]:
+        """Tokens of the haystack from a random place on."""
+        if count > len(self.haystack):
+            raise ValueError(
+                f"length asks for {count} tokens of text, and the haystack has {len(self.haystack)}; "
+                f"take a longer haystack or a shorter length"
+            )
+        start = int(chance.integers(0, len(self.haystack) - count + 1))
+        return self.haystack.read(start, start + count).astype(np.int64)
+
+    def _encode(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
+        encoded = self.encoding.encode([text.encode() for text in texts])
+        return [tokens.astype(np.int64) for tokens in encoded]
+
+    def _check(
+        self,
+        example: NeedleExample,
+        length: int,
+        sentences: Sequence[NDArray[np.int64]],
+        answered: Sequence[int],
+    ) -> None:
+        """That it is what it says: a needle that was cut or a length that is off would be no test."""
+        whole = all(
+            np.array_equal(example.tokens[slice(*needle.span)], sentences[which])
+            for needle, which in zip(example.needles, answered, strict=True)
+        )
+        if len(example.tokens) != length or not whole:
+            raise AssertionError(
+                f"an example of {length} tokens has {len(example.tokens)}, or a cut needle"
+            )
+
+
+def _inserted(
+    text: NDArray[np.int64], sentences: Sequence[NDArray[np.int64]], cuts: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], Iterator[tuple[int, int]]]:
+    """Text with a sentence at each cut, in ascending order, and where each then stands."""
+    parts, spans, before, stop = [], [], 0, 0
+    for sentence, cut in zip(sentences, cuts.tolist(), strict=True):
+        parts += [text[before:cut], sentence]
+        start = stop + cut - before
+        stop = start + len(sentence)
+        spans.append((start, stop))
+        before = cut
+    parts.append(text[before:])
+    return np.concatenate(parts), iter(spans)
+
+
+def _check_fields(name: str, text: str, wanted: set[str]) -> None:
+    found = {
+        field_name for _, field_name, _, _ in Formatter().parse(text) if field_name is not None
+    }
+    if found != wanted:
+        fields = " and ".join(f"{{{each}}}" for each in sorted(wanted))
+        raise ValueError(f"{name} must have {fields} and nothing else in braces, got {text!r}")
