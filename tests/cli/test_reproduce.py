@@ -89,6 +89,9 @@ def test_configurations_are_printed_and_nothing_is_done(tmp_path):
     ("words", "said"),
     [
         (("table1", "--schemes", "ropes"), "did you mean 'rope'"),
+        (("table1", "--schemes", ""), "there is no scheme ''"),
+        (("table1", "--seed", "7"), "--seed cannot be set: --seeds sets it"),
+        (("table1", "--scheme", "nope"), "--scheme cannot be set: --schemes"),
         (("table1", "--scale", "minni"), "did you mean 'mini'"),
         (("table1", "--step", "3"), "did you mean --steps"),
         (("table1", "--lengths", "a,b"), "must be numbers"),
@@ -100,6 +103,32 @@ def test_bad_words_are_refused(words, said):
     done = reproduce(*words)
     assert done.exit_code == 2
     assert said in " ".join(done.output.replace("│", " ").split())
+
+
+def test_options_of_schemes_are_added_to_those_of_the_experiment(tmp_path):
+    words = ("--values", "1,1.0000000001", "--scheme-options", "base=8", "--print-config")
+    configs = json.loads(reproduce("tau", *words, *folders(tmp_path)).stdout)
+    assert [(name, config["scheme_options"]) for name, config in configs.items()] == [
+        ("scale-invariant-p-rope-tau-1-seed-0", {"base": 8, "tau": 1.0}),
+        ("scale-invariant-p-rope-tau-1.0000000001-seed-0", {"base": 8, "tau": 1.0000000001}),
+    ]
+
+
+def test_a_page_without_records_says_where_it_looked(tmp_path):
+    done = reproduce("page", "--results", str(tmp_path))
+    assert done.exit_code == 1
+    assert f"no record of Table 1 in {tmp_path}; sia reproduce table1" in done.stderr
+
+
+def test_broken_off_it_says_how_to_go_on(tmp_path, monkeypatch):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("scale_invariant_attention.cli.reproduce.run_side_by_side", interrupted)
+    done = reproduce("table1", *folders(tmp_path))
+    assert done.exit_code == 130
+    assert "Broken off, with 0 of 36 recorded" in done.stderr
+    assert "Run the same command again to go on" in done.stderr
 
 
 def test_a_record_of_another_training_is_named(tmp_path):

@@ -1,10 +1,13 @@
 """Trials: trained on several cores, recorded once, and gone on with."""
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +22,7 @@ from scale_invariant_attention.experiments.trials import (
     run_in_turn,
     run_side_by_side,
 )
-from scale_invariant_attention.training import read_metrics, train
+from scale_invariant_attention.training import DivergedError, read_metrics, train
 
 EVALUATION = Evaluation(lengths=(32, 128), tokens=512)
 
@@ -51,7 +54,7 @@ def test_trials_are_recorded_and_not_done_twice(tmp_path, monkeypatch):
     assert {"commit", "torch", "cpu"} <= record["provenance"].keys()
 
     # All are recorded: nothing is left to start.
-    monkeypatch.setattr(trials, "_run_on_one_core", None)
+    monkeypatch.setattr(trials, "Worker", None)
     again = []
     run_side_by_side(both, runs, results, workers=1, done=lambda t, r: again.append(r))
     assert again[0] == record
@@ -77,27 +80,21 @@ def test_a_record_from_before_a_field_was_there_counts(tmp_path):
     assert recorded(wanted, tmp_path) is not None
 
 
-def test_a_record_from_before_a_field_counts_as_one_of_its_default(tmp_path):
-    wanted = trial("rope")
-    record = json.loads(json.dumps(trials._asked_for(wanted)))
-    assert record["config"].pop("precision") == "float32"
-    (tmp_path / "rope-seed-0.json").write_text(json.dumps(record))
-    assert recorded(wanted, tmp_path) == record
-    assert recorded(trial("rope", precision="bfloat16"), tmp_path) is None
+EXPLODING = Trial("exploding", tiny_config(head_rate=1e4, checkpoint_every=0), EVALUATION)
 
 
 def test_a_trial_that_fails_ends_all_and_says_why(tmp_path):
-    broken = Trial("broken", tiny_config(data="text:nowhere"), EVALUATION)
-    with pytest.raises((ValueError, OSError), match="nowhere"):
-        run_side_by_side([broken], tmp_path / "runs", tmp_path / "results", workers=1)
-    assert not (tmp_path / "results" / "broken.json").exists()
+    with pytest.raises(DivergedError, match="the loss is"):
+        run_side_by_side([EXPLODING], tmp_path / "runs", tmp_path / "results", workers=1)
+    assert not (tmp_path / "results" / "exploding.json").exists()
 
 
-def test_a_trial_that_fails_does_not_wait_for_the_others(tmp_path):
-    endless = trial("rope", steps=10**6, checkpoint_every=1)
-    broken = Trial("broken", tiny_config(data="text:nowhere"), EVALUATION)
-    with pytest.raises((ValueError, OSError), match="nowhere"):
-        run_side_by_side([endless, broken, endless], tmp_path / "runs", tmp_path, workers=2)
+def test_a_trial_that_fails_lets_the_others_save_and_does_not_wait_for_them(tmp_path):
+    endless = trial("rope", steps=10**6, checkpoint_every=10**6)
+    with pytest.raises(DivergedError):
+        run_side_by_side([endless, EXPLODING], tmp_path / "runs", tmp_path, workers=2)
+    # It may not have begun yet.
+    assert len(list((tmp_path / "runs").rglob("step-*"))) <= 1
 
 
 def test_a_training_in_part_goes_on(tmp_path):
@@ -174,34 +171,29 @@ from scale_invariant_attention.experiments.trials import Evaluation, Trial, run_
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    trial = Trial("endless", tiny_config(steps=10**6), Evaluation((32,), 32))
+    config = tiny_config(steps=10**6, checkpoint_every=10**6)
+    trial = Trial("endless", config, Evaluation((32,), 32))
     run_side_by_side([trial], folder, folder, workers=1)
 """
 
 
-def test_workers_end_with_the_process_that_started_them(tmp_path):
+@pytest.fixture
+def endless(tmp_path):
+    """A process that runs a trial without end, which has begun."""
     script = tmp_path / "endless.py"
     script.write_text(ENDLESS)
     support = Path(__file__).parents[1] / "support"
     path = os.pathsep.join(filter(None, (str(support), os.environ.get("PYTHONPATH"))))
-    process = subprocess.Popen(
-        [sys.executable, script, tmp_path], env={**os.environ, "PYTHONPATH": path}
-    )
-    metrics = tmp_path / "endless" / "metrics.jsonl"
-
-    def steps():
-        return len(metrics.read_bytes().splitlines()) if metrics.exists() else 0
-
-    wait_until(lambda: steps() > 2)
-    process.kill()
-    process.wait()
-
-    def at_rest():
-        before = steps()
-        time.sleep(1.0)
-        return steps() == before
-
-    wait_until(at_rest)
+    with subprocess.Popen(
+        [sys.executable, script, tmp_path],
+        env={**os.environ, "PYTHONPATH": path},
+        text=True,
+        stderr=subprocess.PIPE,
+    ) as process:
+        metrics = tmp_path / "endless" / "metrics.jsonl"
+        wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0)
+        yield process
+        process.kill()
 
 
 def wait_until(reached, seconds=60):
@@ -209,3 +201,60 @@ def wait_until(reached, seconds=60):
     while not reached():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def workers_of(process):
+    """The processes that a process has started and that are there."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = int(status.read_text().rpartition(")")[2].split()[1])
+            if parent == process.pid:
+                found.append(int(status.parent.name))
+    return found
+
+
+def are_gone(workers):
+    return not any(Path(f"/proc/{worker}").exists() for worker in workers)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads processes from /proc")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_workers_save_and_end_with_the_process_that_started_them(tmp_path, endless, number):
+    workers = workers_of(endless)
+    assert workers
+    endless.send_signal(number)
+    endless.wait()
+    wait_until(lambda: are_gone(workers))
+    (saved,) = (tmp_path / "endless" / "checkpoints").glob("step-*")
+    assert int(saved.name.removeprefix("step-")) >= 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads processes from /proc")
+def test_a_worker_that_is_killed_is_told(endless):
+    for worker in workers_of(endless):
+        with contextlib.suppress(OSError):
+            if b"spawn_main" in Path(f"/proc/{worker}/cmdline").read_bytes():
+                os.kill(worker, signal.SIGKILL)
+    _, said = endless.communicate(timeout=60)
+    assert "the process of endless was killed (exit code -9)" in said
+
+
+def test_what_cannot_be_evaluated_or_recorded_is_told_before_training(tmp_path):
+    config = tiny_config(steps=10**6)
+    (tmp_path / "file").touch()
+    for evaluation, results, message in (
+        (Evaluation((32, 33), 256), tmp_path, "need a multiple of 1056"),
+        (EVALUATION, tmp_path / "file", "cannot be written to"),
+    ):
+        for run in (partial(run_side_by_side, workers=1), partial(run_in_turn, device="cpu")):
+            with pytest.raises((ValueError, OSError), match=message):
+                run([Trial("endless", config, evaluation)], tmp_path / "runs", results)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("text", ["{}", "{", '{"config": {}} x', '{"config": {"stepps": 3}}'])
+def test_a_damaged_record_is_named(tmp_path, text):
+    (tmp_path / "rope-seed-0.json").write_text(text)
+    with pytest.raises(ValueError, match=r"rope-seed-0\.json is no record of a trial"):
+        recorded(trial("rope"), tmp_path)

@@ -67,3 +67,23 @@ def test_seeds_are_compared_one_by_one():
 def test_claims_about_schemes_that_are_not_recorded_are_left_out():
     few = {name: row for name, row in rows(noisy).items() if name in ("rope", "p-rope")}
     assert [it.claim.lower[0] for it in judged(few)] == ["rope", "p-rope"]
+
+
+def test_one_seed_decides_nothing():
+    assert {it.verdict for it in judged(rows(noisy, seeds=(0,)))} == {"not decided: one seed"}
+
+
+def test_seeds_that_are_not_common_are_not_compared():
+    records = [
+        *table(noisy, seeds=(0,)),
+        *(it for it in table(noisy, seeds=(1,)) if it["config"]["scheme"] == "rope"),
+    ]
+    only_second = [
+        it for it in records if it["config"]["scheme"] != "rope" or it["config"]["seed"] == 1
+    ]
+    found = {row.label: row for row in loss_rows(only_second, scheme_of)}
+    compared = [it.claim for it in judged(found)]
+    assert CLAIMS[0] in compared
+    assert not [
+        claim for claim in compared if {"rope", "nope"} == {claim.lower[0], claim.higher[0]}
+    ]

@@ -17,8 +17,8 @@ def test_seeds_of_a_label_become_one_row():
     alibi, rope = loss_rows(records, scheme_of)
     assert (alibi.label, rope.label) == ("alibi", "rope")
     assert alibi.seeds[1] == {256: 1.5, 1024: 2.5, 4096: 4.0}
-    assert alibi.losses[4096] == Spread(3.5, pytest.approx(0.5))
-    assert rope.losses[256] == Spread(4.0, None)
+    assert alibi.losses[4096] == Spread(3.5, pytest.approx(0.5), 2)
+    assert rope.losses[256] == Spread(4.0, None, 1)
 
 
 def test_the_standard_error_is_that_of_the_mean():

@@ -61,8 +61,16 @@ def test_a_sweep_compares_the_seeds_that_all_values_have(made):
 
 def test_where_it_comes_from_is_said_once_a_training(made):
     page, _ = made
-    assert "\n38 trainings, each on one core of an Processor, recorded from 2026-01-02" in page
+    # Of 12 schemes 9 are trained, with 3 seeds, and 2 more of the sweep.
+    assert (
+        "\n38 records of 29 trainings, each on one core (Processor), made from 2026-01-02" in page
+    )
     assert "c" * 40 in page
+
+
+def test_links_lead_to_where_the_figures_are():
+    page, figures = page_and_figures(table(losses_of, seeds=(0,)), {}, figures_at="../pictures")
+    assert [f"(../pictures/{name})" in page for name in figures] == [True]
 
 
 def test_without_our_scheme_there_is_no_page():

@@ -12,6 +12,7 @@ def record(scheme, seed, losses, **options):
     return {
         "config": trial.config.to_dict(),
         "evaluation": {"lengths": list(LENGTHS), "tokens": 131_072},
+        "trained_as": trial.training.name,
         "losses": [
             {"length": length, "loss": loss, "standard_error": 0.02, "tokens": 131_072}
             for length, loss in zip(LENGTHS, losses, strict=True)

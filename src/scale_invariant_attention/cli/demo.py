@@ -18,10 +18,11 @@ from rich.progress import (
 )
 
 from ..experiments.demo import ALIBI, ALIBI_SLOPE, DecadeMasses, decade_masses, trials
-from ..experiments.trials import Record, Trial, run_side_by_side
+from ..experiments.trials import Record, Trial, WorkerDiedError, run_side_by_side
 from ..files import check_writable, replace_file
 from ..reporting.loss_figures import draw_loss_by_position, middle
 from ..reporting.styles import TITLES
+from ..training import DivergedError, StoppedError
 from .chart import chart
 from .errors import plain_errors
 from .page import Page
@@ -48,7 +49,7 @@ def demo(
 
     Takes minutes. What was trained before in the same folder is shown, not trained again.
     """
-    with plain_errors():
+    with plain_errors(DivergedError, WorkerDiedError, StoppedError):
         check_writable(output)
         page = Page()
         _explain(page, decade_masses())
@@ -101,7 +102,7 @@ def _train(page: Page, chosen: Sequence[Trial], output: Path) -> dict[str, Recor
         def done(trial: Trial, record: Record) -> None:
             scheme = trial.config.scheme
             records[scheme] = record
-            bars.console.print(f"{TITLES[scheme]} is trained and evaluated.", highlight=False)
+            bars.console.print(f"{TITLES[scheme]} is trained and evaluated.")
 
         # More than there are cores, rather than two and then a third alone.
         run_side_by_side(
@@ -113,7 +114,7 @@ def _train(page: Page, chosen: Sequence[Trial], output: Path) -> dict[str, Recor
 @contextmanager
 def _bars(chosen: Sequence[Trial]) -> Iterator[tuple[Progress, Any]]:
     """A bar for each training, on a terminal."""
-    console = Console(stderr=True)
+    console = Console(stderr=True, highlight=False)
     columns = (
         TextColumn("{task.description:<18}"),
         BarColumn(),

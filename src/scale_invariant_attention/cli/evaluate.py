@@ -104,6 +104,8 @@ def evaluate(
         _check_finite([*by_length, *by_position])
         _write(results, trained, name, corpus, by_length, by_position)
         page.line(f"\n{results / RESULTS}")
+        # That of an earlier evaluation would not belong to these results.
+        (results / FIGURE).unlink(missing_ok=True)
         if by_position:
             _draw(page, results / FIGURE, trained, by_position)
 

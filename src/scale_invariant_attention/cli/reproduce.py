@@ -15,8 +15,14 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from .. import schemes
 from ..experiments import sweeps, table1
 from ..experiments.scales import SCALES, Scale
-from ..experiments.trials import Trial, recorded, run_in_turn, run_side_by_side
-from ..files import replace_file
+from ..experiments.trials import (
+    Trial,
+    WorkerDiedError,
+    recorded,
+    run_in_turn,
+    run_side_by_side,
+)
+from ..files import check_writable, replace_file
 from ..reporting.losses import Record, loss_rows, option_of, scheme_of
 from ..reporting.reproduction import page_and_figures
 from ..theory.arguments import did_you_mean
@@ -112,7 +118,7 @@ def reproduce_table1(
     scale_invariant_attention.cli reproduce table1 --scale paper --data shards:FOLDER.
     """
     request = _request(context, locals())
-    names = tuple(filter(None, (chosen or "").split(",")))
+    names = () if chosen is None else tuple(name.strip() for name in chosen.split(","))
     for name in names:
         if name not in schemes.names():
             hint = did_you_mean(name, schemes.names())
@@ -181,11 +187,18 @@ def write_page(
     """Write REPRODUCTION.md and its figures from what is recorded, trained or not."""
     scale = SCALES["mini"]
     with plain_errors():
+        main = _recorded(table1.trials(scale), results)
+        if not main:
+            raise FileNotFoundError(
+                f"there is no record of Table 1 in {results}; sia reproduce table1 makes them"
+            )
         swept = {
             option: _recorded(sweeps.trials(scale, option, seeds=table1.SEEDS), results)
             for option in sweeps.VALUES
         }
-        text, drawn = page_and_figures(_recorded(table1.trials(scale), results), swept)
+        check_writable(figures)
+        place = os.path.relpath(figures, output.parent)
+        text, drawn = page_and_figures(main, swept, figures_at=Path(place).as_posix())
         for name, picture in drawn.items():
             replace_file(figures / name, picture)
         replace_file(output, text.encode())
@@ -212,9 +225,13 @@ def _request(context: typer.Context, given: Mapping[str, Any]) -> Request:
         evaluation = replace(evaluation, lengths=chosen)
     if given["tokens"] is not None:
         evaluation = replace(evaluation, tokens=given["tokens"])
+    changes = _made(lambda: parse_fields(context.args, options=OPTIONS))
+    for field, option in (("scheme", "--schemes, or the experiment"), ("seed", "--seeds")):
+        if field in changes:
+            raise typer.BadParameter(f"--{field} cannot be set: {option} sets it for each training")
     return Request(
         scale=replace(scale, evaluation=evaluation),
-        changes=_made(lambda: parse_fields(context.args, options=OPTIONS)),
+        changes=changes,
         workers=given["workers"],
         device=given["device"],
         runs=given["runs"] or Path("runs") / name,
@@ -257,7 +274,7 @@ def _reproduce(
         return f"{trial.name}: {losses} ({len(records)} of {len(trials)})"
 
     try:
-        with plain_errors(DivergedError):
+        with plain_errors(DivergedError, WorkerDiedError):
             if request.side_by_side:
                 _side_by_side(request, trials, keep)
             else:
@@ -268,6 +285,13 @@ def _reproduce(
         raise typer.Exit(STOPPED) from stopped
     except FirstRankFailedError as failed:
         raise typer.Exit(1) from failed
+    except KeyboardInterrupt as interrupted:
+        typer.echo(
+            f"Broken off, with {len(records)} of {len(trials)} recorded in {request.results}. Run the "
+            f"same command again to go on.",
+            err=True,
+        )
+        raise typer.Exit(STOPPED) from interrupted
     if is_first_rank():
         lengths = request.scale.evaluation.lengths
         rows = loss_rows((records[trial.name] for trial in trials), label)
@@ -287,7 +311,7 @@ def _side_by_side(
             request.results,
             workers=request.workers or os.cpu_count() or 1,
             watch=lambda steps: update(sum(steps.values())),
-            done=lambda trial, record: bar.console.print(keep(trial, record), highlight=False),
+            done=lambda trial, record: bar.console.print(keep(trial, record)),
         )
 
 
@@ -309,7 +333,7 @@ def _in_turn(
 @contextmanager
 def _bar(total: int) -> Iterator[tuple[Progress, Callable[[int], None]]]:
     """A bar over all steps of all trainings."""
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
     columns = (
         TextColumn("all trainings"),
         BarColumn(),

@@ -97,7 +97,8 @@ def text_files(
     if not documents:
         raise ValueError(
             f"split={split!r} with validation={validation} leaves none of {len(found)} files; give "
-            f"more files, or files of their own for training and for validation with split=None"
+            f"more files, or files of their own for each: split=None here, or sia data shards with "
+            f"--validation 0 for the one and --validation 1 for the other"
         )
     return TokenStream(
         encode_documents(chosen, documents),

@@ -128,4 +128,11 @@ def read_windows(
     tokens = np.empty((len(starts), length + 1), np.int64)
     for row, start in zip(tokens, starts.tolist(), strict=True):
         row[:] = source.read(start, start + length + 1)
+    if tokens.size and tokens.max() >= source.vocab_size:
+        start = starts[tokens.max(1).argmax()]
+        raise ValueError(
+            f"there is a token {tokens.max()} within {length + 1} tokens from {start} on, and the "
+            f"vocabulary has {source.vocab_size}: the data is damaged or of another kind; sia data "
+            f"check finds the file"
+        )
     return torch.tensor(tokens[:, :-1]), torch.tensor(tokens[:, 1:])

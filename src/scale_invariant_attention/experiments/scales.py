@@ -34,10 +34,11 @@ class Scale:
         'rope-seed-1'
         """
         changes = changes or {}
-        own = "".join(f"-{name}-{value:g}" for name, value in options.items())
+        own = "".join(f"-{name}-{number(value)}" for name, value in options.items())
+        given = changes.get("scheme_options", {})
         fields = {
             "scheme": scheme,
-            "scheme_options": {**self._options(scheme), **options},
+            "scheme_options": {**self._options(scheme), **given, **options},
             "seed": seed,
         }
         trained_as = schemes.trained_as(scheme)
@@ -45,7 +46,7 @@ class Scale:
         shares = trained_as != scheme and not options and "scheme_options" not in changes
         return Trial(
             f"{scheme}{own}-seed-{seed}",
-            recipe(self.recipe, **{**fields, **changes}),
+            recipe(self.recipe, **{**changes, **fields}),
             self.evaluation,
             self.trial(trained_as, seed, changes) if shares else None,
         )
@@ -54,6 +55,15 @@ class Scale:
         has_base = scheme.endswith("p-rope")
         has_tau = "tau" in schemes.options(scheme)
         return ({"base": self.base} if has_base else {}) | ({"tau": self.tau} if has_tau else {})
+
+
+def number(value: float) -> str:
+    """A number as names and tables have it, with all its digits.
+
+    >>> number(10.0), number(0.01)
+    ('10', '0.01')
+    """
+    return repr(float(value)).removesuffix(".0")
 
 
 SCALES = {

@@ -8,10 +8,11 @@ turn, each on all devices that torchrun was given.
 import json
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from multiprocessing.synchronize import Event
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import torch
 
 from ..data import SameTokens, TokenSource, document_spans
 from ..evaluation import PositionLoss, loss_by_length, loss_by_position
-from ..files import replace_file
+from ..files import check_writable, replace_file
 from ..model import GPT
 from ..provenance import provenance
 from ..training import TrainingConfig, read_metrics, train
@@ -66,10 +67,6 @@ class DifferentRecordError(ValueError):
     """What is recorded under the name of a trial is another."""
 
 
-class BrokenOffError(RuntimeError):
-    """The trial of another process has failed, or was stopped, and this one ends with it."""
-
-
 def _ignore(*news: object) -> None:
     pass
 
@@ -79,11 +76,17 @@ def recorded(trial: Trial, results: Path) -> Record | None:
     path = results / f"{trial.name}.json"
     if not path.exists():
         return None
-    record: Record = json.loads(path.read_text())
     wanted = json.loads(json.dumps(_asked_for(trial)))
-    # Fields that are newer than the record have the defaults.
-    config = TrainingConfig.from_dict(record["config"]).to_dict()
-    there = {"config": config, "evaluation": record["evaluation"]}
+    try:
+        record: Record = json.loads(path.read_text())
+        # Fields that are newer than the record have the defaults.
+        config = TrainingConfig.from_dict(record["config"]).to_dict()
+        there = {"config": config, "evaluation": record["evaluation"]}
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(
+            f"{path} is no record of a trial ({type(error).__name__}: {error}); remove it, and it "
+            f"will be made again"
+        ) from error
     different = list(differences(there, wanted))
     if different:
         raise DifferentRecordError(
@@ -116,33 +119,28 @@ def run_side_by_side(
         done: called with each record, those that are there first.
     """
     remaining: dict[str, list[Trial]] = {}
-    for trial, record in [(trial, recorded(trial, results)) for trial in trials]:
+    for trial, record in _with_records(trials, results):
         if record is None:
             remaining.setdefault(trial.training.name, []).append(trial)
         else:
             done(trial, record)
-    # Processes of their own: torch's threads do not survive a fork.
-    context = multiprocessing.get_context("spawn")
-    broken_off = context.Event()
-    with ProcessPoolExecutor(
-        workers, mp_context=context, initializer=_keep, initargs=(broken_off,)
-    ) as pool:
-        going: dict[Future[list[Record]], list[Trial]] = {
-            pool.submit(_run_on_one_core, group, runs / name, results, os.getpid()): group
-            for name, group in remaining.items()
-        }
-        try:
-            while going:
-                ended, _ = wait(going, timeout=GLANCE, return_when=FIRST_COMPLETED)
-                for future in ended:
-                    for trial, record in zip(going.pop(future), future.result(), strict=True):
-                        done(trial, record)
-                open_names = {trial.name for group in going.values() for trial in group}
-                watch({trial.name: _steps(trial, runs, open_names) for trial in trials})
-        except BaseException:
-            broken_off.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    waiting = [(group, runs / name) for name, group in remaining.items()]
+    going: list[Worker] = []
+    try:
+        while waiting or going:
+            while waiting and len(going) < workers:
+                going.append(Worker(*waiting.pop(0), results))
+            answered = wait([worker.answer for worker in going], timeout=GLANCE)
+            for worker in [worker for worker in going if worker.answer in answered]:
+                going.remove(worker)
+                for trial, record in zip(worker.group, worker.records(), strict=True):
+                    done(trial, record)
+            unfinished = {trial.name for group, _ in waiting for trial in group}
+            unfinished |= {trial.name for worker in going for trial in worker.group}
+            watch({trial.name: _steps(trial, runs, unfinished) for trial in trials})
+    finally:
+        for worker in going:
+            worker.stop()
 
 
 def run_in_turn(
@@ -161,7 +159,7 @@ def run_in_turn(
     `watch` and `notice` as for ``train``. `done` is called with each record, on rank 0.
     """
     with open_ranks(device) as ranks:
-        for trial, record in [(trial, recorded(trial, results)) for trial in trials]:
+        for trial, record in _with_records(trials, results):
             if record is None:
                 folder = runs / trial.training.name
                 if ranks.rank == 0:
@@ -179,34 +177,82 @@ def run_in_turn(
                 done(trial, made)
 
 
-# In a worker: whether the others have ended. Events cannot be handed over with the work.
-_broken_off: Event
+class WorkerDiedError(RuntimeError):
+    """A process that was training was killed by somebody else."""
 
 
-def _keep(broken_off: Event) -> None:
-    global _broken_off  # noqa: PLW0603
-    _broken_off = broken_off
+class Worker:
+    """A process that trains and records trials which share a training, on one core.
+
+    A process of its own for each, started anew: torch's threads do not survive a fork.
+    """
+
+    def __init__(self, group: Sequence[Trial], folder: Path, results: Path) -> None:
+        self.group = group
+        context = multiprocessing.get_context("spawn")
+        self.answer, sender = context.Pipe(duplex=False)
+        self._process = context.Process(
+            target=_work, args=(group, folder, results, os.getpid(), sender), daemon=True
+        )
+        self._process.start()
+        # The other end is the worker's alone, so that its death is noticed.
+        sender.close()
+
+    def records(self) -> list[Record]:
+        """What it recorded, once it has answered; what it failed of is raised here."""
+        try:
+            outcome = self.answer.recv()
+        except EOFError as error:
+            self._process.join()
+            raise WorkerDiedError(
+                f"the process of {self.group[0].name} was killed (exit code "
+                f"{self._process.exitcode}), perhaps for want of memory. Run the same command again "
+                f"to go on, with fewer workers if need be"
+            ) from error
+        self._process.join()
+        if isinstance(outcome, BaseException):
+            raise outcome
+        found: list[Record] = outcome
+        return found
+
+    def stop(self) -> None:
+        """Let it save where it is, and end."""
+        self._process.terminate()
+        self._process.join()
 
 
-def _run_on_one_core(
-    group: Sequence[Trial], folder: Path, results: Path, parent: int
-) -> list[Record]:
-    """The records of trials that share a training."""
+def _work(
+    group: Sequence[Trial], folder: Path, results: Path, parent: int, answer: Connection
+) -> None:
+    def end_with_parent(progress: Progress) -> None:
+        # A parent that was killed cannot say so; ask as it would have.
+        if os.getppid() != parent:
+            signal.raise_signal(signal.SIGTERM)
 
-    def end_with_the_others(progress: Progress | None = None) -> None:
-        # A parent that was killed could not say so.
-        if _broken_off.is_set() or os.getppid() != parent:
-            raise BrokenOffError(f"{folder.name} is no longer wanted")
+    outcome: list[Record] | BaseException
+    try:
+        torch.set_num_threads(1)
+        model = train(group[0].training.config, folder, device="cpu", watch=end_with_parent)
+        outcome = [_record(trial, model, folder, results, torch.device("cpu")) for trial in group]
+    except BaseException as error:
+        outcome = error
+    # Nobody may be there to be told.
+    with suppress(BrokenPipeError):
+        answer.send(outcome)
 
-    end_with_the_others()
-    torch.set_num_threads(1)
-    model = train(group[0].training.config, folder, device="cpu", watch=end_with_the_others)
-    return [_record(trial, model, folder, results, torch.device("cpu")) for trial in group]
+
+def _with_records(trials: Sequence[Trial], results: Path) -> list[tuple[Trial, Record | None]]:
+    """Trials with their records, once it is known that the others can be evaluated and recorded."""
+    found = [(trial, recorded(trial, results)) for trial in trials]
+    for trial in (trial for trial, record in found if record is None):
+        check_writable(results)
+        _tokens(trial, open_corpus(trial.config.data, "validation", trial.config.vocab_size))
+    return found
 
 
 def _record(trial: Trial, model: GPT, folder: Path, results: Path, device: torch.device) -> Record:
     corpus = open_corpus(trial.config.data, "validation", trial.config.vocab_size)
-    tokens = SameTokens(corpus, trial.evaluation.lengths, at_most=trial.evaluation.tokens)
+    tokens = _tokens(trial, corpus)
     metrics = read_metrics(folder)
     if trial.trained_as is not None:
         model = _reading_as(trial.config, model, device)
@@ -228,7 +274,6 @@ def _record(trial: Trial, model: GPT, folder: Path, results: Path, device: torch
         "corpus": corpus.fingerprint(),
         "provenance": provenance(),
     }
-    results.mkdir(parents=True, exist_ok=True)
     # A line a name: short enough to keep, and to compare.
     lines = (
         f" {json.dumps(name)}: {json.dumps(it, allow_nan=False)}" for name, it in record.items()
@@ -238,6 +283,10 @@ def _record(trial: Trial, model: GPT, folder: Path, results: Path, device: torch
     # As it would be read: a record is the same whether it was just made or not.
     again: Record = json.loads(text)
     return again
+
+
+def _tokens(trial: Trial, corpus: TokenSource) -> SameTokens:
+    return SameTokens(corpus, trial.evaluation.lengths, at_most=trial.evaluation.tokens)
 
 
 def _reading_as(config: TrainingConfig, model: GPT, device: torch.device) -> GPT:

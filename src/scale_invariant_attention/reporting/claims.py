@@ -11,8 +11,8 @@ OURS = "scale-invariant-p-rope"
 BEST_RIVAL = "the best rival"
 RIVALS = tuple(scheme for scheme in paper.TABLE1 if scheme != OURS)
 
-# Differences of so many standard errors are taken for real.
-STANDARD_ERRORS = 2.0
+# How many standard errors a mean of 2, 3, 4 ... values may be off, 95 times in 100 (Student).
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 # A scheme, and the place of a length: 0 is the trained one, 1 four times it, 2 sixteen times it.
 Cell = tuple[str, int]
@@ -61,31 +61,33 @@ class Judgement:
     @property
     def verdict(self) -> str:
         """Whether the difference here has the sign that the claim has, beyond what seeds do."""
-        margin = STANDARD_ERRORS * (self.here.standard_error or 0.0)
-        if abs(self.here.mean) <= margin:
+        if self.here.standard_error is None:
+            return "not decided: one seed"
+        factor = STUDENT[min(self.here.count - 2, len(STUDENT) - 1)]
+        if abs(self.here.mean) <= factor * self.here.standard_error:
             return "not decided"
         return "yes" if self.here.mean < 0 else "**no**"
 
 
 def judged(rows: Mapping[str, LossRow]) -> list[Judgement]:
     """All claims whose schemes have been recorded, with seeds compared one by one."""
-    found = []
-    for claim in CLAIMS:
-        needed = {cell[0] for cell in (claim.lower, claim.higher)}
-        if needed - {BEST_RIVAL} <= rows.keys() and (
-            BEST_RIVAL not in needed or set(RIVALS) <= rows.keys()
-        ):
-            found.append(_judged(claim, rows))
-    return found
+    return [found for claim in CLAIMS if (found := _judged(claim, rows)) is not None]
 
 
-def _judged(claim: Claim, rows: Mapping[str, LossRow]) -> Judgement:
+def _judged(claim: Claim, rows: Mapping[str, LossRow]) -> Judgement | None:
+    """None if what it compares is not recorded, or not with the same seeds."""
+    schemes = {claim.lower[0], claim.higher[0]}
+    needed = schemes - {BEST_RIVAL} | set(RIVALS if BEST_RIVAL in schemes else ())
+    if not needed <= rows.keys():
+        return None
     rival, place = claim.higher
     is_best = rival == BEST_RIVAL
     if is_best:
         rival = min(RIVALS, key=lambda name: list(rows[name].losses.values())[place].mean)
     lower, higher = _seeds(rows, claim.lower), _seeds(rows, (rival, place))
     common = lower.keys() & higher.keys()
+    if not common:
+        return None
     here = Spread.of([lower[seed] - higher[seed] for seed in sorted(common)])
     return Judgement(claim, _in_paper(claim), here, rival if is_best else None)
 

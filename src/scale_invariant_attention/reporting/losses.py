@@ -10,7 +10,7 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Spread:
-    """A mean over seeds and its standard error; a single seed has none.
+    """A mean over `count` seeds and its standard error; a single seed has none.
 
     >>> print(Spread.of([1.0, 2.0]), Spread.of([1.0]))
     1.500 ± 0.500 1.000
@@ -18,12 +18,13 @@ class Spread:
 
     mean: float
     standard_error: float | None
+    count: int
 
     @classmethod
     def of(cls, values: list[float]) -> "Spread":
         """That of one value a seed."""
         error = stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
-        return cls(mean(values), error)
+        return cls(mean(values), error, len(values))
 
     def __str__(self) -> str:
         error = "" if self.standard_error is None else f" ± {self.standard_error:.3f}"
@@ -68,5 +69,5 @@ def scheme_of(record: Record) -> str:
 
 
 def option_of(record: Record, name: str) -> str:
-    """The value of an option of the scheme that a record is of."""
-    return f"{record['config']['scheme_options'][name]:g}"
+    """The value of an option of the scheme that a record is of, with all its digits."""
+    return repr(float(record["config"]["scheme_options"][name])).removesuffix(".0")

@@ -1,11 +1,12 @@
 """REPRODUCTION.md and its figures, from recorded trainings alone."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 from textwrap import fill
 from typing import Any
 
 from . import paper
-from .claims import STANDARD_ERRORS, Judgement, judged
+from .claims import Judgement, judged
 from .loss_figures import draw_loss_by_position, draw_sweep
 from .losses import LossRow, Record, Spread, loss_rows, scheme_of
 from .markdown import table
@@ -30,14 +31,16 @@ sia reproduce table1 --scale mini
 ```
 
 Loss in nats a token on the same tokens at every length, mean and standard error over {seeds} seeds; the
-lowest of each column in bold. The paper's Table 1 is to the right."""
+lowest of each column in bold. The paper's Table 1 is to the right. NTK and YaRN change nothing up to the
+trained length: as in the paper, they read with the weights of the row that they are trained as."""
 
 _SCALE = "### What differs in scale"
 
 _CLAIMS = """### What agrees with the paper
 
 Differences in loss, the first minus the second of what is compared: below zero is what the paper says.
-Seeds are compared one by one; what is within {errors:g} standard errors of zero is not decided."""
+Seeds are compared one by one. What the spread over seeds makes of no difference more than 5 times in 100
+is not decided."""
 
 _POSITION = """### By position
 
@@ -66,7 +69,7 @@ paper's 1024 belongs to its length of 4096.""",
 _PAPER_SCALE = """## The paper's own scale
 
 ```bash
-sia data fetch fineweb10B
+sia data fetch fineweb10B --shards 25 -o fineweb10B
 torchrun --nproc-per-node 8 -m scale_invariant_attention.cli reproduce table1 --scale paper
 ```
 
@@ -76,13 +79,14 @@ left out."""
 
 
 def page_and_figures(
-    main: Sequence[Record], sweeps: Mapping[str, Sequence[Record]]
+    main: Sequence[Record], sweeps: Mapping[str, Sequence[Record]], *, figures_at: str = "docs"
 ) -> tuple[str, dict[str, bytes]]:
     """The page as Markdown, and the figures that it shows, by the names of their files.
 
     Args:
         main: the records of Table 1, those of our scheme among them.
         sweeps: the records of each option of our scheme that was swept.
+        figures_at: the folder of the figures, as seen from the page.
     """
     rows = {row.label: row for row in loss_rows(main, scheme_of)}
     if OURS not in rows:
@@ -94,7 +98,8 @@ def page_and_figures(
         parts += _sweep(option, records, ours, figures)
     others = [it for records in sweeps.values() for it in records if it not in main]
     parts += [_PAPER_SCALE, *_sources([*main, *others])]
-    return "\n\n".join(parts) + "\n", figures
+    page = "\n\n".join(parts) + "\n"
+    return page.replace("](FIGURES/", f"]({figures_at}/"), figures
 
 
 def _table1(rows: Mapping[str, LossRow], ours: Record) -> Iterator[str]:
@@ -115,7 +120,7 @@ def _table1(rows: Mapping[str, LossRow], ours: Record) -> Iterator[str]:
     yield table(("", "here", "paper"), _settings(ours, rows))
     judgements = judged(rows)
     if judgements:
-        yield _CLAIMS.format(errors=STANDARD_ERRORS)
+        yield _CLAIMS
         yield table(("the paper says", "paper", "here", "holds here"), map(_judgement, judgements))
 
 
@@ -194,7 +199,7 @@ def _by_position(main: Sequence[Record], ours: Record, figures: dict[str, bytes]
     title = f"Loss by position, trained at {length:,} tokens"
     figures[POSITION_FIGURE] = draw_loss_by_position(means, title=title, train_length=length)
     yield _POSITION.format(documents=ours["by_position"][0]["documents"])
-    yield f"![{title}](docs/{POSITION_FIGURE})"
+    yield f"![{title}](FIGURES/{POSITION_FIGURE})"
 
 
 def _sweep(
@@ -224,19 +229,19 @@ def _sweep(
         [(f"{value:g}", *map(str, rows[value].losses.values())) for value in sorted(rows)],
     )
     yield f"Seeds: {', '.join(map(str, sorted(seeds)))}."
-    yield f"![{title}](docs/{name})"
+    yield f"![{title}](FIGURES/{name})"
 
 
 def _sources(records: Sequence[Record]) -> Iterator[str]:
     origins = [record["provenance"] for record in records]
     names = ("commit", "version", "torch", "python", "cpu")
     facts = {name: " and ".join(sorted({origin[name] for origin in origins})) for name in names}
-    minutes = sorted(record["seconds"] / 60 for record in records)
+    minutes = {record["trained_as"]: record["seconds"] / 60 for record in records}
     text = (
-        f"{len(records)} trainings, each on one core of an {facts['cpu']}, recorded from "
-        f"{min(origin['date'] for origin in origins)[:10]} on with scale-invariant-attention "
+        f"{len(records)} records of {len(minutes)} trainings, each on one core ({facts['cpu']}), made "
+        f"from {min(origin['date'] for origin in origins)[:10]} on with scale-invariant-attention "
         f"{facts['version']} (commit {facts['commit']}), torch {facts['torch']}, Python "
-        f"{facts['python']}. The steps of one took {minutes[len(minutes) // 2]:.1f} minutes in the "
+        f"{facts['python']}. The steps of one took {median(minutes.values()):.1f} minutes in the "
         f"median, two running at a time. The text is the standard library of that Python: with "
         f"another version the losses differ a little. Every file in `results/mini` has the whole "
         f"configuration, the losses of every step, and the fingerprint of the text."

@@ -87,6 +87,8 @@ class TrainingConfig:
         for name in ("matrix_rate", "embedding_rate", "head_rate", "scalar_rate"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if not -(2**63) <= self.seed < 2**63:
+            raise ValueError(f"seed must fit into 64 bits, got {self.seed}")
         if self.micro_batch_size is not None:
             integer("micro_batch_size", self.micro_batch_size, at_least=1)
         if self.clip_norm is not None:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TypeVar
 
 import torch
@@ -13,6 +14,10 @@ from torch import Tensor
 from .devices import find_device
 
 Result = TypeVar("Result")
+
+
+# How long ranks wait for one of them, which may be evaluating alone.
+PATIENCE = timedelta(hours=2)
 
 
 class FirstRankFailedError(RuntimeError):
@@ -76,7 +81,7 @@ def open_ranks(device: torch.device | str | None = None) -> Iterator[Ranks]:
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size(), device)
     finally:

@@ -154,7 +154,10 @@ def _settle_config(folder: Path, wanted: dict[str, Any], defaults: dict[str, Any
         text = json.dumps(wanted, indent=2, allow_nan=False) + "\n"
         replace_file(folder / CONFIG, text.encode())
         return
-    different = list(differences(defaults | read_config(folder), wanted))
+    there = read_config(folder)
+    if "model_type" in there:
+        raise DifferentConfigError(f"{folder} holds a saved model and no run; give another folder")
+    different = list(differences(defaults | there, wanted))
     if different:
         raise DifferentConfigError(
             f"{folder} holds a run of another configuration: {'; '.join(different)}. "
