@@ -72,7 +72,7 @@ def test_losses_by_position_are_drawn_twice(shown):
 
 def test_again_shows_the_same_without_training(shown, monkeypatch):
     run, folder = shown
-    monkeypatch.setattr("scale_invariant_attention.experiments.trials.Worker", None)
+    monkeypatch.setattr("scale_invariant_attention.experiments.running.Worker", None)
     assert demo(folder).stdout == run.stdout
 
 

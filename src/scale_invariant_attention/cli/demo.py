@@ -18,7 +18,9 @@ from rich.progress import (
 )
 
 from ..experiments.demo import ALIBI, ALIBI_SLOPE, DecadeMasses, decade_masses, trials
-from ..experiments.trials import Record, Trial, WorkerDiedError, run_side_by_side
+from ..experiments.running import run_side_by_side
+from ..experiments.trials import Record, Trial
+from ..experiments.workers import WorkerDiedError
 from ..files import check_writable, replace_file
 from ..reporting.loss_figures import draw_loss_by_position, middle
 from ..reporting.styles import TITLES

@@ -14,14 +14,10 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from .. import schemes
 from ..experiments import sweeps, table1
+from ..experiments.running import run_in_turn, run_side_by_side
 from ..experiments.scales import SCALES, Scale
-from ..experiments.trials import (
-    Trial,
-    WorkerDiedError,
-    recorded,
-    run_in_turn,
-    run_side_by_side,
-)
+from ..experiments.trials import Trial, recorded
+from ..experiments.workers import WorkerDiedError
 from ..files import check_writable, replace_file
 from ..reporting.losses import Record, loss_rows, option_of, scheme_of
 from ..reporting.reproduction import page_and_figures

@@ -1,0 +1,149 @@
+"""Trials: trained on several cores, recorded once, and gone on with."""
+
+import json
+from functools import partial
+
+import pytest
+from tiny_training import tiny_config
+
+from scale_invariant_attention.experiments import running, trials
+from scale_invariant_attention.experiments.running import run_in_turn, run_side_by_side
+from scale_invariant_attention.experiments.trials import (
+    DifferentRecordError,
+    Evaluation,
+    Trial,
+    recorded,
+)
+from scale_invariant_attention.training import DivergedError, read_metrics, train
+
+EVALUATION = Evaluation(lengths=(32, 128), tokens=512)
+
+
+def trial(scheme, **changes):
+    config = tiny_config(**({"scheme": scheme, "steps": 3, "validate_every": 0} | changes))
+    return Trial(f"{scheme}-seed-{config.seed}", config, EVALUATION)
+
+
+def test_trials_are_recorded_and_not_done_twice(tmp_path, monkeypatch):
+    runs, results = tmp_path / "runs", tmp_path / "results"
+    both = [trial("rope"), trial("alibi")]
+    steps, done = [], []
+    run_side_by_side(
+        both, runs, results, workers=2, watch=steps.append, done=lambda t, r: done.append(t.name)
+    )
+    assert sorted(done) == ["alibi-seed-0", "rope-seed-0"]
+    assert steps[-1] == {"rope-seed-0": 3, "alibi-seed-0": 3}
+    record = json.loads((results / "rope-seed-0.json").read_text())
+    assert record == recorded(both[0], results)
+    assert [row["length"] for row in record["losses"]] == [32, 128]
+    assert record["by_position"][-1]["stop"] == 129
+    metrics = read_metrics(runs / "rope-seed-0")
+    losses = [line["loss"] for line in metrics if "loss" in line]
+    assert record["training"]["loss"] == pytest.approx(losses, rel=1e-4)
+    assert len(losses) == len(record["training"]["gradient_norm"]) == 3
+    assert record["validation"] == [line for line in metrics if "validation" in line] != []
+    assert record["config"]["scheme"] == "rope"
+    assert {"commit", "torch", "cpu"} <= record["provenance"].keys()
+
+    # All are recorded: nothing is left to start.
+    monkeypatch.setattr(running, "Worker", None)
+    again = []
+    run_side_by_side(both, runs, results, workers=1, done=lambda t, r: again.append(r))
+    assert again[0] == record
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"steps": 4}])
+def test_a_record_of_something_else_is_not_overwritten(tmp_path, change):
+    wanted = trial("rope")
+    other = Trial(wanted.name, tiny_config(**({"scheme": "rope"} | change)), EVALUATION)
+    (tmp_path / "rope-seed-0.json").write_text(json.dumps(trials._asked_for(other)))
+    assert recorded(other, tmp_path) is not None
+    (name,) = change
+    with pytest.raises(DifferentRecordError, match=f"config.{name} is .* there"):
+        run_side_by_side([trial("alibi"), wanted], tmp_path / "runs", tmp_path, workers=1)
+    assert not (tmp_path / "runs").exists()
+
+
+EXPLODING = Trial("exploding", tiny_config(head_rate=1e4, checkpoint_every=0), EVALUATION)
+
+
+def test_a_trial_that_fails_ends_all_and_says_why(tmp_path):
+    with pytest.raises(DivergedError, match="the loss is"):
+        run_side_by_side([EXPLODING], tmp_path / "runs", tmp_path / "results", workers=1)
+    assert not (tmp_path / "results" / "exploding.json").exists()
+
+
+def test_a_trial_that_fails_lets_the_others_save_and_does_not_wait_for_them(tmp_path):
+    endless = trial("rope", steps=10**6, checkpoint_every=10**6)
+    with pytest.raises(DivergedError):
+        run_side_by_side([endless, EXPLODING], tmp_path / "runs", tmp_path, workers=2)
+    # It may not have begun yet.
+    assert len(list((tmp_path / "runs").rglob("step-*"))) <= 1
+
+
+def test_a_training_in_part_goes_on(tmp_path):
+    """What a trial trains is what `train` trains: the run that is there is the trial's own."""
+    one = trial("rope")
+    train(one.config, tmp_path / "runs" / one.name, device="cpu")
+    before = (tmp_path / "runs" / one.name / "metrics.jsonl").read_bytes()
+    run_side_by_side([one], tmp_path / "runs", tmp_path / "results", workers=1)
+    assert (tmp_path / "runs" / one.name / "metrics.jsonl").read_bytes() == before
+
+
+def test_in_turn_records_the_same_as_side_by_side(tmp_path):
+    both = [trial("rope"), trial("alibi")]
+    run_side_by_side(both, tmp_path / "runs", tmp_path / "results", workers=1)
+    done, told = [], []
+    run_in_turn(
+        both,
+        tmp_path / "other-runs",
+        tmp_path / "other",
+        device="cpu",
+        notice=told.append,
+        done=lambda trial, record: done.append(trial.name),
+    )
+    assert done == ["rope-seed-0", "alibi-seed-0"]
+    assert told[0].startswith("rope-seed-0, in ")
+    for one in both:
+        first, second = recorded(one, tmp_path / "results"), recorded(one, tmp_path / "other")
+        for length, (here, there) in enumerate(zip(first["losses"], second["losses"], strict=True)):
+            assert here["loss"] == pytest.approx(there["loss"], rel=1e-5), length
+
+
+def test_schemes_that_train_alike_share_a_training(tmp_path):
+    changes = {"steps": 3, "validate_every": 1, "validation_lengths": (32, 128)}
+    rope = Trial("rope-seed-0", tiny_config(scheme="rope", **changes), EVALUATION)
+    config = tiny_config(scheme="rope-ntk", **changes)
+    shared = Trial("rope-ntk-seed-0", config, EVALUATION, trained_as=rope)
+    alone = Trial("alone", config, EVALUATION)
+    run_side_by_side([shared, rope, alone], tmp_path / "runs", tmp_path / "results", workers=1)
+    assert {run.name for run in (tmp_path / "runs").iterdir()} == {"rope-seed-0", "alone"}
+    found, expected, plain = (recorded(it, tmp_path / "results") for it in (shared, alone, rope))
+    assert found["losses"] == expected["losses"] != plain["losses"]
+    assert found["by_position"] == expected["by_position"]
+    assert found["training"] == expected["training"] == plain["training"]
+    assert (found["trained_as"], expected["trained_as"]) == ("rope-seed-0", "alone")
+    # Longer lengths were validated as RoPE reads them.
+    assert [line["validation"].keys() for line in found["validation"]] == [{"32"}] * 3
+    assert [line["validation"]["32"] for line in found["validation"]] == [
+        line["validation"]["32"] for line in expected["validation"]
+    ]
+    # The same one after the other.
+    run_in_turn([rope, shared], tmp_path / "others", tmp_path / "other", device="cpu")
+    assert {run.name for run in (tmp_path / "others").iterdir()} == {"rope-seed-0"}
+    assert recorded(shared, tmp_path / "other")["losses"][1]["loss"] == pytest.approx(
+        found["losses"][1]["loss"], rel=1e-5
+    )
+
+
+def test_what_cannot_be_evaluated_or_recorded_is_told_before_training(tmp_path):
+    config = tiny_config(steps=10**6)
+    (tmp_path / "file").touch()
+    for evaluation, results, message in (
+        (Evaluation((32, 33), 256), tmp_path, "need a multiple of 1056"),
+        (EVALUATION, tmp_path / "file", "cannot be written to"),
+    ):
+        for run in (partial(run_side_by_side, workers=1), partial(run_in_turn, device="cpu")):
+            with pytest.raises((ValueError, OSError), match=message):
+                run([Trial("endless", config, evaluation)], tmp_path / "runs", results)
+    assert not (tmp_path / "runs").exists()
