@@ -1,0 +1,81 @@
+"""Associative recall: every query has its pair, at a random place, and nothing else is scored."""
+
+import numpy as np
+import pytest
+
+from scale_invariant_attention.data.needles import NOT_SCORED
+from scale_invariant_attention.data.recall import RecallTask
+
+TASKS = [
+    RecallTask(),
+    RecallTask(keys=4, values=2, noise=1, pairs=4, queries=1),
+    RecallTask(keys=30, values=10, noise=5, pairs=6, queries=3, seed=9),
+]
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("more", [0, 1, 77, 1000])
+def test_queries_have_their_pairs(task, more):
+    length = task.shortest + more
+    for number in range(10):
+        tokens = task.example(length, number)
+        assert len(tokens) == length
+        assert tokens.max() < task.vocab_size
+        body, queries = np.split(tokens, [length - 2 * task.queries - 1])
+        assert queries[0] == task.vocab_size - 1 and (body != task.vocab_size - 1).all()
+        places = np.flatnonzero(body < task.keys)
+        pairs = dict(zip(body[places].tolist(), body[places + 1].tolist(), strict=True))
+        assert len(pairs) == task.pairs
+        assert all(task.keys <= value < task.keys + task.values for value in pairs.values())
+        asked = queries[1::2].tolist()
+        assert len(set(asked)) == task.queries
+        assert queries[2::2].tolist() == [pairs[key] for key in asked]
+        noise = np.delete(body, np.concatenate([places, places + 1]))
+        assert len(noise) == more
+        assert ((task.keys + task.values <= noise) & (noise < task.vocab_size - 1)).all()
+
+
+def test_only_the_values_of_queries_are_scored():
+    task = RecallTask(pairs=5, queries=3)
+    inputs, targets = task.batch(100, [2, 7])
+    for row, number in enumerate([2, 7]):
+        tokens = task.example(100, number)
+        assert inputs[row].tolist() == tokens[:-1].tolist()
+        scored = targets[row] != NOT_SCORED
+        assert targets[row][scored].tolist() == tokens[-5::2].tolist()
+        assert inputs[row][scored].tolist() == tokens[-6::2].tolist()
+
+
+def test_places_are_uniform():
+    task = RecallTask(pairs=2, queries=1, keys=8)
+    starts = []
+    for number in range(500):
+        tokens = task.example(205, number)
+        starts += np.flatnonzero(tokens[:202] < task.keys).tolist()
+    counts, _ = np.histogram(starts, bins=10, range=(0, 201))
+    assert ((counts - 100) ** 2 / 100).sum() < 27.9
+
+
+def test_a_sequence_depends_on_seed_length_and_number_alone():
+    first = RecallTask(seed=1).example(200, 3)
+    assert np.array_equal(first, RecallTask(seed=1).example(200, 3))
+    assert not np.array_equal(first, RecallTask(seed=2).example(200, 3))
+    assert not np.array_equal(first, RecallTask(seed=1).example(200, 4))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"keys": 0}, "keys must be at least 1"),
+        ({"pairs": 65}, "pairs must be at most the 64 keys"),
+        ({"pairs": 3, "queries": 4}, "queries must be at most the 3 pairs"),
+    ],
+)
+def test_what_cannot_be_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        RecallTask(**changes)
+
+
+def test_too_short_a_length_is_told():
+    with pytest.raises(ValueError, match=r"length must be at least 65 for 16 pairs.*got 64"):
+        RecallTask().example(64, 0)
