@@ -6,7 +6,8 @@ from small_tokenizers import END, SENTENCES, byte_level
 
 from scale_invariant_attention.data import TokenStream, get_encoding, standard_library
 from scale_invariant_attention.data.encoding import encode_documents
-from scale_invariant_attention.data.needles import CITIES, NOT_SCORED, NeedleFormat, NeedleTask
+from scale_invariant_attention.data.needles import CITIES, NeedleFormat, NeedleTask
+from scale_invariant_attention.data.tasks import NOT_SCORED
 
 FORMATS = {
     "the paper's": NeedleFormat(),

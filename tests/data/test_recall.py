@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from scale_invariant_attention.data.needles import NOT_SCORED
 from scale_invariant_attention.data.recall import RecallTask
+from scale_invariant_attention.data.tasks import NOT_SCORED
 
 TASKS = [
     RecallTask(),

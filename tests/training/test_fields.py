@@ -8,6 +8,9 @@ from scale_invariant_attention.training.fields import option_of, parse_fields
 WORDS = {
     "scheme": "rope",
     "scheme_options": '{"tau": 2.5}',
+    "start": "runs/mine",
+    "task": "needles",
+    "task_options": '{"digits": 3}',
     "data": "text:some=where",
     "order": "sequential",
     "schedule": "cosine",
@@ -16,7 +19,11 @@ WORDS = {
     "parallel": "shard",
     "validation_lengths": "128,64",
 }
-VALUES = {"scheme_options": {"tau": 2.5}, "validation_lengths": (128, 64)}
+VALUES = {
+    "scheme_options": {"tau": 2.5},
+    "task_options": {"digits": 3},
+    "validation_lengths": (128, 64),
+}
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(TrainingConfig)])

@@ -32,4 +32,6 @@ def test_ranks_divide_the_work_and_add_up(monkeypatch):
         # Four batches a length: all ranks call the model as often, and one batch alone counts twice.
         assert len(model.shown) == 2 * 2
     sums = [sum(by_length) for by_length in zip(*parts.values(), strict=True)]
-    assert [total / TOKENS.count for total in sums] == [511 / 2, 4095 / 2]
+    losses, counts = sums[::2], sums[1::2]
+    assert counts == [TOKENS.count] * 2
+    assert [total / TOKENS.count for total in losses] == [511 / 2, 4095 / 2]

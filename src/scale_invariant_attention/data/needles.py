@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .encoding import Encoding
+from .tasks import NOT_SCORED
 from .tokens import TokenSource
 
 # Large cities of all continents, of one word each, so that none is part of another.
@@ -30,8 +31,6 @@ CITIES = (
 )
 
 ORDERS = ("place", "alphabet")
-# The target of a token that is not scored, as the model's loss has it.
-NOT_SCORED = -100
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .needles import NOT_SCORED
+from .tasks import NOT_SCORED
 
 
 @dataclass(frozen=True)

@@ -84,15 +84,8 @@ class Windows:
         >>> torch.equal(second_half, inputs[2:])
         True
         """
-        if not 0 <= rank < of:
-            raise ValueError(f"rank must be from 0 to {of - 1}, one of {of}, got {rank}")
-        if len(self._rows) % of:
-            raise ValueError(
-                f"the {len(self._rows)} rows of a batch must be a multiple of the {of} ranks"
-            )
-        share = len(self._rows) // of
         part = copy(self)
-        part._rows = self._rows[rank * share : (rank + 1) * share]
+        part._rows = rows_of_rank(self._rows, rank, of)
         return part
 
     def __getitem__(self, step: int) -> tuple[Tensor, Tensor]:
@@ -114,6 +107,20 @@ class Windows:
                 here = epochs == epoch
                 places[here] = _epoch_order(self.per_epoch, self.seed, int(epoch))[places[here]]
         return places * self.length
+
+
+def rows_of_rank(rows: range, rank: int, of: int) -> range:
+    """The rows of a batch that belong to one of several processes, which get the same number each.
+
+    >>> rows_of_rank(range(8), 1, of=4)
+    range(2, 4)
+    """
+    if not 0 <= rank < of:
+        raise ValueError(f"rank must be from 0 to {of - 1}, one of {of}, got {rank}")
+    if len(rows) % of:
+        raise ValueError(f"the {len(rows)} rows of a batch must be a multiple of the {of} ranks")
+    count = len(rows) // of
+    return rows[rank * count : (rank + 1) * count]
 
 
 @lru_cache(maxsize=8)

@@ -14,6 +14,7 @@ from ..theory.arguments import check_field_names, integer, positive_number, real
 from .optimisers import LearningRates
 from .parallel import PARALLEL
 from .schedules import Cosine, Trapezoid
+from .training_data import TASKS, check_task
 
 CHOICES = {
     "order": ORDERS,
@@ -21,6 +22,7 @@ CHOICES = {
     "precision": ("float32", "bfloat16"),
     "backend": ("auto", *BACKENDS),
     "parallel": tuple(PARALLEL),
+    "task": TASKS,
 }
 
 
@@ -30,6 +32,8 @@ class TrainingConfig:
 
     `micro_batch_size` is how many rows of a batch a device takes at once; their gradients are added up.
     `constant_steps` of None leaves the last 2/7 of the steps to the decline, as the paper does.
+    `task` is "text", to go on with text; "needles", to find what was hidden in it; or "recall", to find
+    the values of keys. `task_options` are fields of ``NeedleFormat`` or ``RecallTask``.
     `parallel` is what each of several processes has: "replicate", the whole model, or "shard", a part.
     `validate_every` and `checkpoint_every` of 0 mean once, at the end.
     """
@@ -42,6 +46,11 @@ class TrainingConfig:
     width: int = 128
     heads: int = 4
     qk_norm: bool = True
+
+    # The weights to start from, those of a run or a model, and what is asked of it.
+    start: str | None = None
+    task: str = "text"
+    task_options: Mapping[str, Any] = field(default_factory=dict)
 
     # The data: "standard-library", "text:FOLDER" or "shards:FOLDER", and its batches.
     data: str = "standard-library"
@@ -103,6 +112,7 @@ class TrainingConfig:
                 raise ValueError(
                     f"{name} must be one of {', '.join(choices)}; got {getattr(self, name)!r}"
                 )
+        check_task(self.task, self.task_options)
         # Whatever else is wrong is found before anything is trained.
         self.model_config()
         self.learning_schedule().factor(0, self.steps)
@@ -191,6 +201,7 @@ KINDS: dict[Any, Callable[[str, Any], Any]] = {
     int: integer,
     float: real_number,
     bool: _instance(bool, "True or False"),
+    str | None: _or_none(_instance(str, "text")),
     int | None: _or_none(integer),
     float | None: _or_none(real_number),
     tuple[int, ...]: _integers,

@@ -80,6 +80,7 @@ READERS: dict[Any, tuple[str, Callable[[str], Any]]] = {
     int: ("a whole number", int),
     float: ("a number", float),
     bool: ("true or false", lambda text: SWITCHES[text.lower()]),
+    str | None: ("a word or none", _or_none(str)),
     int | None: ("a whole number or none", _or_none(int)),
     float | None: ("a number or none", _or_none(float)),
     tuple[int, ...]: (

@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from ..data import SameTokens, Windows
+from ..data.tasks import NOT_SCORED
 from ..files import check_writable
 from ..model import GPT
 from .checkpoint_folder import Tensors
 from .checkpoints import find_checkpoints, latest_checkpoint, save_checkpoint
 from .config import TrainingConfig
-from .corpus import open_corpus
 from .optimisers import build_optimisers, fast_in_bfloat16
 from .parallel import hold_model
 from .random_state import capture_random_state, restore_random_state
@@ -26,6 +25,8 @@ from .ranks import Ranks, open_ranks
 from .runs import CHECKPOINTS, MODEL, Run, open_run
 from .sharding import load_whole, whole, whole_on_first
 from .stopping import StopRequest
+from .trained import starting_weights
+from .training_data import open_training_data
 from .validation import validation_losses
 
 # A loss of so many times that of guessing is not going to come back.
@@ -109,6 +110,10 @@ def _silence(text: str) -> None:
     pass
 
 
+def _scored(targets: Tensor) -> int:
+    return int((targets != NOT_SCORED).sum())
+
+
 class _Training:
     """A model between two steps of its training."""
 
@@ -125,19 +130,8 @@ class _Training:
                 f"precision must be float32 on {self.device}, which has no units for bfloat16 and would "
                 f"take many times longer, got 'bfloat16'"
             )
-        corpus = open_corpus(config.data, "train", config.vocab_size)
-        held_out = open_corpus(config.data, "validation", config.vocab_size)
-        self.tokens = {"train": len(corpus), "validation": len(held_out)}
-        self.batches = Windows(
-            corpus,
-            length=config.length,
-            batch_size=config.batch_size,
-            order=config.order,
-            seed=config.seed,
-        ).rank(ranks.rank, of=ranks.size)
-        self.validation = SameTokens(
-            held_out, config.validation_lengths, at_most=config.validation_tokens
-        )
+        data = open_training_data(config, ranks.rank, ranks.size)
+        self.batches, self.validation, self.tokens = data.batches, data.validation, data.tokens
         torch.manual_seed(config.seed)
         model = GPT(
             config.model_config(),
@@ -163,8 +157,10 @@ class _Training:
         return open_run(self.folder, self.config.to_dict(), defaults=defaults)
 
     def resume(self) -> None:
-        """Go on from the last good checkpoint, if there is one."""
+        """Go on from the last good checkpoint, if there is one, or start from the weights asked for."""
         found = latest_checkpoint(self.folder / CHECKPOINTS)
+        if found is None and self.config.start is not None:
+            load_whole(self.model, starting_weights(self.config))
         if found is not None:
             if found.values["tokens"] != self.tokens:
                 raise ValueError(
@@ -260,9 +256,11 @@ class _Training:
         tokens, targets = self.batches[self.step]
         rows = self.config.micro_batch_size or len(tokens)
         parts = list(zip(torch.split(tokens, rows), torch.split(targets, rows), strict=True))
+        # Ranks are weighed equally, so each share is of what all of them score.
+        (scored,) = self.ranks.sum(_scored(targets))
         mean = 0.0
         for number, (inputs, expected) in enumerate(parts, start=1):
-            share = len(inputs) / len(tokens)
+            share = _scored(expected) * self.ranks.size / scored
             with self.held.exchanging(last=number == len(parts)):
                 with self.config.autocast(self.device):
                     loss: Tensor = self.held.called(

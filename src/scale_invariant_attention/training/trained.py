@@ -6,11 +6,12 @@ from os import PathLike
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from ..model import GPT
 from .checkpoints import NAME, Checkpoint, latest_checkpoint, load_checkpoint
 from .config import TrainingConfig
-from .runs import CHECKPOINTS, CONFIG, MODEL, read_config
+from .runs import CHECKPOINTS, CONFIG, MODEL, differences, read_config
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,3 +88,17 @@ def _holds_run(folder: Path) -> bool:
     except (ValueError, RecursionError):
         return False
     return isinstance(config, dict) and "model_type" not in config
+
+
+def starting_weights(config: TrainingConfig) -> dict[str, Tensor]:
+    """Those that a configuration starts from, of a model that differs in its trained length at most."""
+    if config.start is None:
+        raise ValueError("start must name a run or a model")
+    found = open_trained(config.start)
+    there, here = found.model.config.to_dict(), config.model_config().to_dict()
+    different = list(differences(there | {"train_length": here["train_length"]}, here))
+    if different:
+        raise ValueError(
+            f"start must be a model like the one to train, got {config.start!r}: {'; '.join(different)}"
+        )
+    return found.model.state_dict()

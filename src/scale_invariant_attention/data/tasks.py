@@ -1,0 +1,62 @@
+"""Tasks: numbered examples of any length, as batches to train on and as sets to validate with."""
+
+from collections.abc import Iterator, Sequence
+from copy import copy
+from typing import Protocol
+
+from torch import Tensor
+
+from .windows import rows_of_rank
+
+# The target of a token that is not scored, as the model's loss has it.
+NOT_SCORED = -100
+
+
+class Task(Protocol):
+    """What is asked of a model, as sequences in which some tokens are scored."""
+
+    def batch(self, length: int, numbers: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of examples, integer ``[len(numbers), length - 1]``."""
+        ...
+
+
+class TaskBatches:
+    """Batches by step, as those of windows: every example is in one of them, and in one only.
+
+    >>> from scale_invariant_attention.data.recall import RecallTask
+    >>> inputs, targets = TaskBatches(RecallTask(), length=128, batch_size=4)[7]
+    >>> inputs.shape
+    torch.Size([4, 127])
+    """
+
+    def __init__(self, task: Task, *, length: int, batch_size: int) -> None:
+        self.task = task
+        self.length = length
+        self.batch_size = batch_size
+        self._rows = range(batch_size)
+
+    def rank(self, rank: int, *, of: int) -> "TaskBatches":
+        """The rows of every batch that belong to one of several processes."""
+        part = copy(self)
+        part._rows = rows_of_rank(self._rows, rank, of)
+        return part
+
+    def __getitem__(self, step: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of a step."""
+        first = step * self.batch_size
+        return self.task.batch(self.length, [first + row for row in self._rows])
+
+
+class TaskExamples:
+    """The first examples of each of several lengths, to be scored."""
+
+    def __init__(self, task: Task, lengths: Sequence[int], examples: int) -> None:
+        self.task = task
+        self.lengths = tuple(lengths)
+        self.examples = examples
+
+    def batches(self, length: int, *, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs and targets, the last batch with what is left."""
+        for first in range(0, self.examples, batch_size):
+            numbers = range(first, min(first + batch_size, self.examples))
+            yield self.task.batch(length, numbers)

@@ -1,0 +1,119 @@
+"""What a configuration trains on and is validated with: windows of text, or the examples of a task."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor
+
+from ..data import SameTokens, Windows
+from ..data.needles import NeedleFormat, NeedleTask
+from ..data.recall import RecallTask
+from ..data.tasks import Task, TaskBatches, TaskExamples
+from ..theory.arguments import check_field_names
+from .corpus import corpus_encoding, open_corpus
+
+if TYPE_CHECKING:
+    from .config import TrainingConfig
+
+TEXT, NEEDLES, RECALL = "text", "needles", "recall"
+TASKS = (TEXT, NEEDLES, RECALL)
+# Of validation and tests, whatever the seed of a training; trainings take those behind it.
+HELD_OUT = 0
+
+
+class Batches(Protocol):
+    """Batches by step."""
+
+    def __getitem__(self, step: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets."""
+        ...
+
+
+class ValidationSet(Protocol):
+    """Batches to be scored at several lengths."""
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """At which there are batches."""
+        ...
+
+    def batches(self, length: int, *, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs and targets."""
+        ...
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """The batches of a rank, a validation set, and the size of the corpora, to know them again."""
+
+    batches: Batches
+    validation: ValidationSet
+    tokens: dict[str, int]
+
+
+def open_training_data(config: "TrainingConfig", rank: int = 0, ranks: int = 1) -> TrainingData:
+    """What `config` names, for one of several ranks."""
+    if config.task == TEXT:
+        return _text(config, rank, ranks)
+    train, held_out = (open_task(config, split, seed) for split, seed in _splits(config))
+    batches = TaskBatches(train, length=config.length, batch_size=config.batch_size)
+    examples = max(1, config.validation_tokens // max(config.validation_lengths))
+    validation = TaskExamples(held_out, config.validation_lengths, examples)
+    sizes = {} if config.task == RECALL else _sizes(config)
+    return TrainingData(batches.rank(rank, of=ranks), validation, sizes)
+
+
+def open_task(config: "TrainingConfig", split: str, seed: int) -> Task:
+    """The task of a configuration on a split of its data."""
+    if config.task == NEEDLES:
+        corpus = open_corpus(config.data, split, config.vocab_size)
+        encoding = corpus_encoding(config.data).open()
+        return NeedleTask(corpus, encoding, NeedleFormat(**config.task_options), seed)
+    task = RecallTask(**config.task_options, seed=seed)
+    if task.vocab_size > config.vocab_size:
+        raise ValueError(
+            f"vocab_size must be at least the {task.vocab_size} of the task, got {config.vocab_size}"
+        )
+    return task
+
+
+def check_task(task: str, options: Mapping[str, Any]) -> None:
+    """Refuse options that a task does not have."""
+    if task == TEXT:
+        if options:
+            raise ValueError(f"task_options must be empty for the task 'text', got {dict(options)}")
+        return
+    kind = NeedleFormat if task == NEEDLES else RecallTask
+    check_field_names(kind, options)
+    kind(**options)
+
+
+def _text(config: "TrainingConfig", rank: int, ranks: int) -> TrainingData:
+    corpora = {
+        split: open_corpus(config.data, split, config.vocab_size)
+        for split in ("train", "validation")
+    }
+    batches = Windows(
+        corpora["train"],
+        length=config.length,
+        batch_size=config.batch_size,
+        order=config.order,
+        seed=config.seed,
+    )
+    validation = SameTokens(
+        corpora["validation"], config.validation_lengths, at_most=config.validation_tokens
+    )
+    sizes = {split: len(corpus) for split, corpus in corpora.items()}
+    return TrainingData(batches.rank(rank, of=ranks), validation, sizes)
+
+
+def _splits(config: "TrainingConfig") -> tuple[tuple[str, int], tuple[str, int]]:
+    return ("train", HELD_OUT + 1 + config.seed), ("validation", HELD_OUT)
+
+
+def _sizes(config: "TrainingConfig") -> dict[str, int]:
+    return {
+        split: len(open_corpus(config.data, split, config.vocab_size))
+        for split in ("train", "validation")
+    }
