@@ -33,12 +33,21 @@ def test_a_picture(train_length):
 
 
 def test_every_scheme_has_its_line_and_its_name(drawn):
-    rows = {"rope": ROWS, "alibi": ROWS}
+    later = [
+        {"start": 16, "stop": 17, "loss": 3.0, "standard_error": 0.1},
+        {"start": 20, "stop": 81, "loss": 2.0, "standard_error": 0.1},
+    ]
+    rows = {"rope": ROWS + later, "alibi": ROWS + later}
     draw_loss_by_position(rows, title="Loss", train_length=4)
     lines = {line.get_label(): line for line in drawn().get_lines()}
     assert {"RoPE", "ALiBi"} <= lines.keys()
-    assert list(lines["RoPE"].get_ydata()) == [5.0, 4.0]
-    assert list(lines["RoPE"].get_xdata()) == [1.0, 4.0]
+    assert list(lines["RoPE"].get_ydata()) == [3.0, 2.0]
+    assert list(lines["RoPE"].get_xdata()) == [16.0, 40.0]
+
+
+def test_a_single_scheme_is_drawn_from_its_first_token(drawn):
+    draw_loss_by_position({"rope": ROWS}, title="Loss")
+    assert list(drawn().get_lines()[0].get_ydata()) == [5.0, 4.0]
 
 
 def test_a_scheme_of_ones_own_can_be_drawn(drawn):

@@ -22,7 +22,7 @@ from ..experiments.running import run_side_by_side
 from ..experiments.trials import Record, Trial
 from ..experiments.workers import WorkerDiedError
 from ..files import check_writable, replace_file
-from ..reporting.loss_figures import draw_loss_by_position, middle
+from ..reporting.loss_figures import COMPARED_FROM, draw_loss_by_position, middle
 from ..reporting.styles import TITLES
 from ..training import DivergedError, StoppedError
 from .chart import chart
@@ -208,9 +208,10 @@ def _print_positions(page: Page, trial: Trial, records: Mapping[str, Record], fi
         + ", ".join(f"{letter} {TITLES[scheme]}" for scheme, letter in LETTERS.items())
         + ". The dots mark the trained length.\n"
     )
-    # The first few bytes of a file would take up the whole drawing.
     shown = {
-        LETTERS[scheme]: [(middle(row), row["loss"]) for row in rows if row["start"] >= 16]
+        LETTERS[scheme]: [
+            (middle(row), row["loss"]) for row in rows if row["start"] >= COMPARED_FROM
+        ]
         for scheme, rows in by_scheme.items()
     }
     lengths = trial.evaluation.lengths

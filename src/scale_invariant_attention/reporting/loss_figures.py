@@ -10,6 +10,9 @@ from .styles import style
 # A row of losses by position, as it is recorded: start, stop, loss, standard_error.
 PositionRow = Mapping[str, Any]
 
+# The first tokens of a document are hard for every scheme, and would take up the whole height.
+COMPARED_FROM = 16
+
 
 def draw_loss_by_position(
     by_scheme: Mapping[str, Sequence[PositionRow]], *, title: str, train_length: int | None = None
@@ -17,16 +20,19 @@ def draw_loss_by_position(
     """A PNG of the loss of each scheme against position, with the trained length.
 
     Standard errors, over documents, are drawn for a single scheme: those of several are nearly the
-    same, as the documents are, and say nothing of the differences.
+    same, as the documents are, and say nothing of the differences. Several are compared from a position
+    on at which losses are of one size.
     """
-    figure = new_figure()
+    several = len(by_scheme) > 1
+    figure = new_figure(8, 4.5) if several else new_figure()
     axes = figure.subplots()
-    for scheme, rows in by_scheme.items():
+    for scheme, all_rows in by_scheme.items():
         look = style(scheme)
+        rows = [row for row in all_rows if row["start"] >= COMPARED_FROM or not several]
         middles = [middle(row) for row in rows]
         losses = [row["loss"] for row in rows]
         axes.plot(middles, losses, **look)
-        if len(by_scheme) == 1:
+        if not several:
             errors = [row["standard_error"] or 0.0 for row in rows]
             low = [loss - error for loss, error in zip(losses, errors, strict=True)]
             high = [loss + error for loss, error in zip(losses, errors, strict=True)]
@@ -39,10 +45,9 @@ def draw_loss_by_position(
     axes.set_ylabel("loss in nats")
     axes.set_title(title, fontsize=10)
     axes.grid(alpha=0.3)
-    if len(by_scheme) > 1:
-        # The longest dash that a style has must fit, or lines look alike here.
-        columns = 1 if len(by_scheme) <= 4 else 2
-        axes.legend(fontsize=8, handlelength=4, ncols=columns)
+    if several:
+        # Long enough for the longest dash that a style has, or lines look alike here.
+        figure.legend(loc="outside right upper", fontsize=8, handlelength=4, frameon=False)
     return as_png(figure)
 
 

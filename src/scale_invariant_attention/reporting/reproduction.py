@@ -1,5 +1,6 @@
 """REPRODUCTION.md and its figures, from recorded trainings alone."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from textwrap import fill
@@ -39,13 +40,13 @@ _SCALE = "### What differs in scale"
 _CLAIMS = """### What agrees with the paper
 
 Differences in loss, the first minus the second of what is compared: below zero is what the paper says.
-Seeds are compared one by one. What the spread over seeds makes of no difference more than 5 times in 100
-is not decided."""
+Seeds are compared one by one. A difference that the spread over seeds alone would bring about more than
+5 times in 100 is not decided."""
 
 _POSITION = """### By position
 
 The loss of a token with so many before it, in {documents} files of the validation split, mean over
-seeds."""
+seeds; from the 16th token of a file on."""
 
 _SWEEPS = {
     "tau": """## Figure 5: tau
@@ -116,12 +117,21 @@ def _table1(rows: Mapping[str, LossRow], ours: Record) -> Iterator[str]:
         "change",
     )
     yield table(header, [_row(row, best, paper_best) for row in rows.values()])
+    lowest = [_lowest(rows, length) for length in lengths]
+    yield _filled(f"Lowest here: {'; '.join(lowest)}. In the paper: {TITLES[OURS]} at all three.")
     yield _SCALE
     yield table(("", "here", "paper"), _settings(ours, rows))
     judgements = judged(rows)
     if judgements:
         yield _CLAIMS
         yield table(("the paper says", "paper", "here", "holds here"), map(_judgement, judgements))
+
+
+def _lowest(rows: Mapping[str, LossRow], length: int) -> str:
+    """The schemes with the lowest loss at a length: those that share a training may be as low."""
+    least = min(row.losses[length].mean for row in rows.values())
+    names = [TITLES[name] for name, row in rows.items() if row.losses[length].mean == least]
+    return f"{' and '.join(names)} at {length:,}"
 
 
 def _row(row: LossRow, best: Mapping[int, float], paper_best: Sequence[float]) -> tuple[str, ...]:
@@ -228,8 +238,27 @@ def _sweep(
         (option, *(f"{entry['length']:,}" for entry in ours["losses"])),
         [(f"{value:g}", *map(str, rows[value].losses.values())) for value in sorted(rows)],
     )
-    yield f"Seeds: {', '.join(map(str, sorted(seeds)))}."
+    lengths = [entry["length"] for entry in ours["losses"]]
+    lowest = [min(rows, key=lambda value: rows[value].losses[n].mean) for n in lengths]
+    finding = ", ".join(
+        f"{option} {value:g} at {n:,}" for value, n in zip(lowest, lengths, strict=True)
+    )
+    more = f" {_period(lowest[-1], length)}" if option == "base" else ""
+    yield _filled(f"Seeds: {', '.join(map(str, sorted(seeds)))}. Lowest: {finding}.{more}")
     yield f"![{title}](FIGURES/{name})"
+
+
+def _period(base: float, length: int) -> str:
+    """The longest period of a base, in words, beside the paper's."""
+    here, there = (2 * math.pi * it / n for it, n in ((base, length), (1024, paper.TRAIN_LENGTH)))
+    return (
+        f"The longest period of base {base:g}, {2 * math.pi * base:,.0f} tokens, is {here:.2f} of the "
+        f"trained length; that of the paper's is {there:.2f} of its own."
+    )
+
+
+def _filled(text: str) -> str:
+    return fill(text, LINE, break_long_words=False, break_on_hyphens=False)
 
 
 def _sources(records: Sequence[Record]) -> Iterator[str]:
@@ -247,4 +276,4 @@ def _sources(records: Sequence[Record]) -> Iterator[str]:
         f"configuration, the losses of every step, and the fingerprint of the text."
     )
     yield "## Where the figures come from"
-    yield fill(text, LINE, break_long_words=False, break_on_hyphens=False)
+    yield _filled(text)
