@@ -20,7 +20,7 @@ def found(answer: str, ended: bool, needles: Sequence[Needle], form: NeedleForma
     >>> needles = [Needle("Rome", "12", (0, 1), (0, 1)), Needle("Oslo", "34", (1, 2), (1, 2))]
     >>> found("Rome=12;Oslo=34", True, needles, NeedleFormat())
     [True, True]
-    >>> found("Rome=12;Oslo=34;Rome=13;Rome=14", True, needles, NeedleFormat())
+    >>> found("Rome=12;Oslo=34;Oslo=35", True, needles, NeedleFormat())
     [True, False]
     """
     entries = answer.split(form.between, len(needles) - 1)
