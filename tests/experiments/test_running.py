@@ -72,8 +72,6 @@ def test_a_trial_that_fails_says_why_and_does_not_wait_for_the_others(tmp_path):
     with pytest.raises(DivergedError, match="the loss is"):
         run_side_by_side([endless, EXPLODING], tmp_path / "runs", tmp_path, workers=2)
     assert not (tmp_path / "exploding.json").exists()
-    # It may not have begun yet.
-    assert len(list((tmp_path / "runs").rglob("step-*"))) <= 1
 
 
 def test_a_training_in_part_goes_on(tmp_path):

@@ -20,6 +20,18 @@ NEEDLES = {"task": "needles", "task_options": {"needles": 1, "digits": 2}, "leng
 BOTH = pytest.mark.parametrize("changes", [RECALL, NEEDLES], ids=["recall", "needles"])
 
 
+class KilledError(Exception):
+    """As a kill would, this ends a training between two steps."""
+
+
+def killed_at(step):
+    def watch(progress):
+        if progress.step == step:
+            raise KilledError
+
+    return watch
+
+
 def task_config(changes, **others):
     return tiny_config(**(changes | {"validation_lengths": (128, 256)} | others))
 
@@ -85,19 +97,12 @@ def test_ranks_divide_a_batch(changes):
 
 
 @BOTH
-def test_a_training_that_was_stopped_ends_the_same(tmp_path, changes, monkeypatch):
+def test_a_training_that_was_stopped_ends_the_same(tmp_path, changes):
     config = task_config(changes, steps=6, checkpoint_every=2)
     train(config, tmp_path / "whole")
 
-    class KilledError(Exception):
-        pass
-
-    def kill(progress):
-        if progress.step == 3:
-            raise KilledError
-
     with pytest.raises(KilledError):
-        train(config, tmp_path / "killed", watch=kill)
+        train(config, tmp_path / "killed", watch=killed_at(3))
     train(config, tmp_path / "killed")
     assert same_weights(weights(tmp_path / "killed"), weights(tmp_path / "whole"))
     assert measured(tmp_path / "killed") == measured(tmp_path / "whole")
@@ -119,15 +124,8 @@ def test_a_training_starts_from_another_and_goes_on_without_it(pretrained, tmp_p
     assert losses[0] == pytest.approx(expected(inputs, targets).item(), rel=1e-5)
     assert losses[0] != pytest.approx(math.log(256), rel=0.01)
 
-    class KilledError(Exception):
-        pass
-
-    def kill(progress):
-        if progress.step == 2:
-            raise KilledError
-
     with pytest.raises(KilledError):
-        train(config, tmp_path / "again", watch=kill)
+        train(config, tmp_path / "again", watch=killed_at(2))
     train(config, tmp_path / "again")
     assert same_weights(weights(tmp_path / "again"), first.state_dict())
 
