@@ -2,16 +2,13 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..data import SameTokens, TokenStream, document_spans
 from ..evaluation import LengthLoss, PositionLoss, loss_by_length, loss_by_position
@@ -19,49 +16,29 @@ from ..files import check_writable, replace_file
 from ..provenance import provenance
 from ..reporting.loss_figures import draw_loss_by_position
 from ..training import TrainedModel, open_trained
-from ..training.corpus import STANDARD_LIBRARY, open_corpus
+from ..training.corpus import open_corpus
 from ..training.devices import find_device
-from ..training.trained import is_checkpoint
 from .errors import plain_errors
+from .meter import meter
 from .page import Page
+from .subject import Data, Device, Lengths, Subject, beside, chosen_lengths, described, own_data
 
-LENGTHS = (256, 1024, 4096)
 TOKENS = 65_536
 RESULTS = "evaluation.json"
 FIGURE = "loss-by-position.png"
 
 
 def evaluate(
-    folder: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN",
-            help="The folder of a run, of one of its checkpoints, or of a saved model.",
-        ),
-    ],
-    lengths: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N,N,...", help="By default those that the run validates at, or 256,1024,4096."
-        ),
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DATA",
-            help=f"{STANDARD_LIBRARY}, text:FOLDER or shards:FOLDER; by default what the run was "
-            f"trained on. Its validation split is used.",
-        ),
-    ] = None,
+    folder: Subject,
+    lengths: Lengths = None,
+    data: Data = None,
     tokens: Annotated[
         int, typer.Option(min=1, help="How many tokens to score at most, at each length.")
     ] = TOKENS,
     positions: Annotated[
         bool, typer.Option(help="Also the loss by position in long documents.")
     ] = True,
-    device: Annotated[
-        str | None, typer.Option(help="By default a GPU if there is one, else the CPU.")
-    ] = None,
+    device: Device = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -74,24 +51,24 @@ def evaluate(
     with plain_errors():
         where = find_device(device)
         trained = open_trained(folder, device=where)
-        wanted = _lengths(lengths, trained)
-        name = data or _data(trained)
+        wanted = chosen_lengths(lengths, trained)
+        name = data or own_data(trained)
         corpus = open_corpus(name, "validation", trained.model.config.vocab_size)
         same = _same_tokens(corpus, wanted, tokens)
         if positions:
             _check_documents(corpus, name, max(wanted))
-        results = output or _default_output(folder)
+        results = output or beside(folder, "evaluation")
         check_writable(results)
-        page.line(_described(trained))
+        page.line(described(trained))
         page.line(f"The validation split of {name}: {len(corpus):,} tokens\n")
-        with _meter("lengths", len(wanted) * same.count) as progress:
+        with meter("lengths", len(wanted) * same.count) as progress:
             by_length = loss_by_length(trained.model, same, device=where, progress=progress)
         _print_lengths(page, by_length)
         by_position: list[PositionLoss] = []
         if positions:
             # As many tokens as at each length, but at least two documents, for an error.
             documents = max(2, tokens // max(wanted))
-            with _meter("documents", documents) as progress:
+            with meter("documents", documents) as progress:
                 by_position = loss_by_position(
                     trained.model,
                     corpus,
@@ -110,34 +87,6 @@ def evaluate(
             _draw(page, results / FIGURE, trained, by_position)
 
 
-def _lengths(given: str | None, trained: TrainedModel) -> tuple[int, ...]:
-    if given is None:
-        return LENGTHS if trained.training is None else trained.training.validation_lengths
-    try:
-        return tuple(map(int, given.split(",")))
-    except ValueError as error:
-        raise ValueError(
-            f"--lengths must be whole numbers with commas between them, got {given!r}"
-        ) from error
-
-
-def _default_output(folder: Path) -> Path:
-    """Beside a checkpoint, whose folder is as it was saved, and inside any other."""
-    if is_checkpoint(folder):
-        return folder.absolute().parents[1] / f"evaluation-{folder.name}"
-    return folder / "evaluation"
-
-
-def _data(trained: TrainedModel) -> str:
-    if trained.training is not None:
-        return trained.training.data
-    if trained.model.config.vocab_size == 256:
-        return STANDARD_LIBRARY
-    raise ValueError(
-        f"--data must be given for {trained.path}: a saved model does not tell what it was trained on"
-    )
-
-
 def _same_tokens(corpus: TokenStream, lengths: tuple[int, ...], tokens: int) -> SameTokens:
     try:
         return SameTokens(corpus, lengths, at_most=tokens)
@@ -153,17 +102,6 @@ def _check_documents(corpus: TokenStream, name: str, length: int) -> None:
             f"{length:,}: the loss by position is read from whole documents. Give shorter lengths, "
             f"--data with longer documents, or --no-positions"
         )
-
-
-def _described(trained: TrainedModel) -> str:
-    config = trained.model.config
-    at = "" if config.train_length is None else f", trained at {config.train_length:,} tokens"
-    state = (
-        ""
-        if trained.training is None or trained.unfinished is None
-        else f": unfinished, at step {trained.unfinished:,} of {trained.training.steps:,}"
-    )
-    return f"{config.scheme}{at}, from {trained.path}{state}"
 
 
 def _print_lengths(page: Page, rows: Sequence[LengthLoss]) -> None:
@@ -247,15 +185,3 @@ def _draw(page: Page, path: Path, trained: TrainedModel, rows: Sequence[Position
     else:
         replace_file(path, picture)
         page.line(str(path))
-
-
-@contextmanager
-def _meter(unit: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar that leaves no trace, on a terminal."""
-    console = Console(stderr=True)
-    columns = (TextColumn(unit), BarColumn(), TimeRemainingColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as meter:
-        task = meter.add_task("", total=total)
-        yield lambda done: meter.update(task, completed=done)
