@@ -10,14 +10,17 @@ from typer.testing import CliRunner
 from scale_invariant_attention.cli import app
 from scale_invariant_attention.cli import demo as command
 from scale_invariant_attention.experiments.demo import SCHEMES, decade_masses
-from scale_invariant_attention.experiments.trials import Evaluation, Trial
+from scale_invariant_attention.experiments.evaluations import LossEvaluation
+from scale_invariant_attention.experiments.trials import Trial
 
 LENGTHS = (32, 128, 512)
 
 
 def tiny_trials():
     return [
-        Trial(f"{scheme}-seed-0", tiny_config(scheme=scheme, steps=2), Evaluation(LENGTHS, 1024))
+        Trial(
+            f"{scheme}-seed-0", tiny_config(scheme=scheme, steps=2), LossEvaluation(LENGTHS, 1024)
+        )
         for scheme in SCHEMES
     ]
 

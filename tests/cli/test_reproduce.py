@@ -134,7 +134,7 @@ def test_broken_off_it_says_how_to_go_on(tmp_path, monkeypatch):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("scale_invariant_attention.cli.reproduce.run_side_by_side", interrupted)
+    monkeypatch.setattr("scale_invariant_attention.cli.reproducing.run_side_by_side", interrupted)
     done = reproduce("table1", *folders(tmp_path))
     assert done.exit_code == 130
     assert "Broken off, with 0 of 36 recorded" in done.stderr

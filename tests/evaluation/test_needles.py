@@ -11,6 +11,7 @@ from scale_invariant_attention.evaluation.needles import (
     NeedleResult,
     accuracy,
     accuracy_by_depth,
+    depth_edges,
     find_needles,
 )
 from scale_invariant_attention.model import GPT, GPTConfig
@@ -94,7 +95,7 @@ def test_shares_by_depth_hold_every_needle_once():
     results = [
         NeedleResult(100, 0, depth, depth < 0.5, -1.0, 5) for depth in (0.0, 0.2, 0.5, 0.99, 1.0)
     ]
-    near, middle, empty, far = accuracy_by_depth(results, 4)
+    near, middle, empty, far = accuracy_by_depth(results, depth_edges(4))
     assert (near.share.hits, near.share.count) == (2, 2)
     assert (empty.share.hits, empty.share.count) == (0, 1)
     assert middle.share is None

@@ -7,16 +7,16 @@ import pytest
 from tiny_training import tiny_config
 
 from scale_invariant_attention.experiments import running, trials
+from scale_invariant_attention.experiments.evaluations import LossEvaluation
 from scale_invariant_attention.experiments.running import run_in_turn, run_side_by_side
 from scale_invariant_attention.experiments.trials import (
     DifferentRecordError,
-    Evaluation,
     Trial,
     recorded,
 )
 from scale_invariant_attention.training import DivergedError, read_metrics, train
 
-EVALUATION = Evaluation(lengths=(32, 128), tokens=512)
+EVALUATION = LossEvaluation(lengths=(32, 128), tokens=512)
 
 
 def trial(scheme, **changes):
@@ -136,7 +136,7 @@ def test_what_cannot_be_evaluated_or_recorded_is_told_before_training(tmp_path):
     config = tiny_config(steps=10**6)
     (tmp_path / "file").touch()
     for evaluation, results, message in (
-        (Evaluation((32, 33), 256), tmp_path, "need a multiple of 1056"),
+        (LossEvaluation((32, 33), 256), tmp_path, "need a multiple of 1056"),
         (EVALUATION, tmp_path / "file", "cannot be written to"),
     ):
         for run in (partial(run_side_by_side, workers=1), partial(run_in_turn, device="cpu")):

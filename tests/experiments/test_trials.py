@@ -6,10 +6,11 @@ import pytest
 from tiny_training import tiny_config
 
 from scale_invariant_attention.experiments import trials
+from scale_invariant_attention.experiments.evaluations import LossEvaluation
 from scale_invariant_attention.experiments.running import run_in_turn
-from scale_invariant_attention.experiments.trials import Evaluation, Trial, recorded
+from scale_invariant_attention.experiments.trials import Trial, recorded
 
-EVALUATION = Evaluation(lengths=(32, 128), tokens=512)
+EVALUATION = LossEvaluation(lengths=(32, 128), tokens=512)
 
 
 def trial(scheme, **changes):

@@ -15,12 +15,13 @@ import sys
 from pathlib import Path
 from tiny_training import tiny_config
 from scale_invariant_attention.experiments.running import run_side_by_side
-from scale_invariant_attention.experiments.trials import Evaluation, Trial
+from scale_invariant_attention.experiments.evaluations import LossEvaluation
+from scale_invariant_attention.experiments.trials import Trial
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     config = tiny_config(steps=10**6, checkpoint_every=10**6)
-    trial = Trial("endless", config, Evaluation((32,), 32))
+    trial = Trial("endless", config, LossEvaluation((32,), 32))
     run_side_by_side([trial], folder, folder, workers=1)
 """
 

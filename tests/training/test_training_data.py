@@ -142,14 +142,37 @@ def test_a_start_of_another_kind_is_refused(pretrained, tmp_path, changes, messa
         train(task_config(NEEDLES, start=str(pretrained), **changes), tmp_path)
 
 
+def test_an_option_means_its_number_however_it_is_written(tmp_path):
+    train(tiny_config(steps=1, scheme_options={"tau": 5.0}), tmp_path / "start")
+    config = tiny_config(steps=1, scheme_options={"tau": 5}, start=str(tmp_path / "start"))
+    train(config, tmp_path / "run")
+
+
 def test_a_start_that_is_not_there_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         train(tiny_config(start="nowhere"), tmp_path)
 
 
+def test_sequences_grow_to_their_length():
+    task = {"keys": 8, "values": 8, "noise": 4, "pairs": 2, "queries": 1}
+    config = tiny_config(
+        task="recall", task_options=task, length=40, first_length=8, growth_steps=4, batch_size=2
+    )
+    batches = open_training_data(config).batches
+    shapes = [tuple(batches[step][0].shape) for step in range(6)]
+    assert shapes == [(2, 7), (2, 15), (2, 23), (2, 31), (2, 39), (2, 39)]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"task": "recall", "first_length": 8}, "first_length and growth_steps go together"),
+        ({"task": "recall", "growth_steps": 8}, "first_length and growth_steps go together"),
+        ({"first_length": 8, "growth_steps": 8}, "first_length must be none for the task 'text'"),
+        (
+            {"task": "recall", "first_length": 99, "growth_steps": 8},
+            "first_length must be from 1 to the length of 32, got 99",
+        ),
         ({"task": "needle"}, "task must be one of text, needles, recall; got 'needle'"),
         ({"task_options": {"digits": 3}}, "task_options must be empty for the task 'text'"),
         ({"task": "needles", "task_options": {"digit": 3}}, "did you mean 'digits'"),

@@ -10,6 +10,7 @@ from .demo import demo
 from .doctor import doctor
 from .evaluate import evaluate
 from .generate import generate
+from .needle import needle
 from .train import SETTINGS, train_command
 
 app = typer.Typer(
@@ -26,6 +27,7 @@ app.command()(demo)
 app.command()(doctor)
 app.command(name="train", **SETTINGS)(train_command)
 app.command()(evaluate)
+app.command()(needle)
 app.command()(generate)
 
 

@@ -23,15 +23,28 @@ class Task(Protocol):
 class TaskBatches:
     """Batches by step, as those of windows: every example is in one of them, and in one only.
 
+    Sequences may grow: from `first_length` on, to `length` at step `growth_steps`. Short ones teach what
+    is asked for sooner.
+
     >>> from scale_invariant_attention.data.recall import RecallTask
     >>> inputs, targets = TaskBatches(RecallTask(), length=128, batch_size=4)[7]
     >>> inputs.shape
     torch.Size([4, 127])
     """
 
-    def __init__(self, task: Task, *, length: int, batch_size: int) -> None:
+    def __init__(
+        self,
+        task: Task,
+        *,
+        length: int,
+        batch_size: int,
+        first_length: int | None = None,
+        growth_steps: int = 0,
+    ) -> None:
         self.task = task
         self.length = length
+        self.first_length = length if first_length is None else first_length
+        self.growth_steps = growth_steps
         self.batch_size = batch_size
         self._rows = range(batch_size)
 
@@ -44,7 +57,12 @@ class TaskBatches:
     def __getitem__(self, step: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets of a step."""
         first = step * self.batch_size
-        return self.task.batch(self.length, [first + row for row in self._rows])
+        return self.task.batch(self._length(step), [first + row for row in self._rows])
+
+    def _length(self, step: int) -> int:
+        if step >= self.growth_steps:
+            return self.length
+        return self.first_length + (self.length - self.first_length) * step // self.growth_steps
 
 
 class TaskExamples:

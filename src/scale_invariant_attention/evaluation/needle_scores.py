@@ -60,6 +60,11 @@ class Share:
         half = CONFIDENCE * math.sqrt(spread) / (1 + weight)
         return max(0.0, centre - half), min(1.0, centre + half)
 
+    def to_dict(self) -> dict[str, int | float]:
+        """What is recorded of it."""
+        low, high = self.interval
+        return {"found": self.hits, "count": self.count, "low": low, "high": high}
+
     def __str__(self) -> str:
         low, high = self.interval
         return f"{self.mean:.3f} ({low:.3f} to {high:.3f})"

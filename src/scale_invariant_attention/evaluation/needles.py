@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -98,15 +98,52 @@ def accuracy(results: Sequence[NeedleResult]) -> Share:
     return Share(sum(result.found for result in results), len(results))
 
 
-def accuracy_by_depth(results: Sequence[NeedleResult], bins: int) -> list[DepthShare]:
-    """The same for each of so many equal ranges of depth; None where no needle lay."""
-    edges = np.linspace(0, 1, bins + 1).tolist()
+def depth_edges(ranges: int) -> list[float]:
+    """The edges of so many equal ranges of depth.
+
+    >>> depth_edges(4)
+    [0.0, 0.25, 0.5, 0.75, 1.0]
+    """
+    edges: list[float] = np.linspace(0, 1, ranges + 1).tolist()
+    return edges
+
+
+def accuracy_by_depth(results: Sequence[NeedleResult], edges: Sequence[float]) -> list[DepthShare]:
+    """The same for each range of depth between two edges; None where no needle lay."""
     shares = []
     for start, stop in pairwise(edges):
         # A needle of depth 1 stands right before the question.
         inside = [it for it in results if start <= it.depth < stop or it.depth == stop == 1]
         shares.append(DepthShare(start, stop, accuracy(inside) if inside else None))
     return shares
+
+
+def needle_table(
+    results: Sequence[NeedleResult], edges: Sequence[float]
+) -> dict[str, list[dict[str, Any]]]:
+    """What is recorded of results, as JSON can hold it: the shares by length, and by length and depth.
+
+    `log_probability` is the mean over needles, each of its whole entry.
+    """
+    lengths = sorted({result.length for result in results})
+    by_length = {n: [result for result in results if result.length == n] for n in lengths}
+    return {
+        "lengths": [
+            {
+                "length": length,
+                "examples": len({result.example for result in mine}),
+                **accuracy(mine).to_dict(),
+                "log_probability": sum(it.log_probability for it in mine) / len(mine),
+            }
+            for length, mine in by_length.items()
+        ],
+        "cells": [
+            {"length": length, "start": cell.start, "stop": cell.stop, **cell.share.to_dict()}
+            for length, mine in by_length.items()
+            for cell in accuracy_by_depth(mine, edges)
+            if cell.share is not None
+        ],
+    }
 
 
 def _answers(

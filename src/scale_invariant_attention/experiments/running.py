@@ -11,10 +11,9 @@ from pathlib import Path
 
 import torch
 
-from ..training import read_metrics, train
 from ..training.loop import Progress
 from ..training.ranks import open_ranks
-from ..training.runs import METRICS
+from .training_trials import steps_made, train_trial
 from .trials import Record, Trial, check_recordable, make_record, recorded
 from .workers import Worker
 
@@ -54,20 +53,25 @@ def run_side_by_side(
             remaining.setdefault(trial.training.name, []).append(trial)
         else:
             done(trial, record)
-    waiting = [(group, runs / name) for name, group in remaining.items()]
+    waiting = list(remaining.values())
     going: list[Worker] = []
     try:
         while waiting or going:
             while waiting and len(going) < workers:
-                going.append(Worker(*waiting.pop(0), results))
+                going.append(Worker(waiting.pop(0), runs, results))
             answered = wait([worker.answer for worker in going], timeout=GLANCE)
             for worker in [worker for worker in going if worker.answer in answered]:
                 going.remove(worker)
                 for trial, record in zip(worker.group, worker.records(), strict=True):
                     done(trial, record)
-            unfinished = {trial.name for group, _ in waiting for trial in group}
+            unfinished = {trial.name for group in waiting for trial in group}
             unfinished |= {trial.name for worker in going for trial in worker.group}
-            watch({trial.name: _steps(trial, runs, unfinished) for trial in trials})
+            watch(
+                {
+                    trial.name: steps_made(trial, runs) if trial.name in unfinished else trial.steps
+                    for trial in trials
+                }
+            )
     finally:
         for worker in going:
             worker.stop()
@@ -94,8 +98,7 @@ def run_in_turn(
                 folder = runs / trial.training.name
                 if ranks.rank == 0:
                     notice(f"{trial.name}, in {folder}")
-                config = trial.training.config
-                model = train(config, folder, device=device, watch=watch, notice=notice)
+                model = train_trial(trial, runs, device=device, watch=watch, notice=notice)
                 made = ranks.on_first(
                     partial(make_record, trial, model, folder, results, ranks.device)
                 )
@@ -111,12 +114,3 @@ def _with_records(trials: Sequence[Trial], results: Path) -> list[tuple[Trial, R
     for trial in (trial for trial, record in found if record is None):
         check_recordable(trial, results)
     return found
-
-
-def _steps(trial: Trial, runs: Path, open_names: set[str]) -> int:
-    """How many steps of a trial are made: all, unless it is going on or waits."""
-    if trial.name not in open_names:
-        return trial.config.steps
-    metrics = runs / trial.training.name / METRICS
-    lines = read_metrics(metrics.parent) if metrics.exists() else []
-    return int(lines[-1]["step"]) if lines else 0

@@ -6,7 +6,8 @@ from typing import Any
 
 from .. import schemes
 from ..training import recipe
-from .trials import Evaluation, Trial
+from .evaluations import LossEvaluation
+from .trials import Trial
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Scale:
     """
 
     recipe: str
-    evaluation: Evaluation
+    evaluation: LossEvaluation
     base: float
     tau: float
 
@@ -67,8 +68,8 @@ def number(value: float) -> str:
 
 
 SCALES = {
-    "mini": Scale("mini", Evaluation((256, 1024, 4096), 131_072), base=16.0, tau=10.0),
+    "mini": Scale("mini", LossEvaluation((256, 1024, 4096), 131_072), base=16.0, tau=10.0),
     "paper": Scale(
-        "162m-4k", Evaluation((4096, 16_384, 65_536), 10_485_760), base=1024.0, tau=10.0
+        "162m-4k", LossEvaluation((4096, 16_384, 65_536), 10_485_760), base=1024.0, tau=10.0
     ),
 }

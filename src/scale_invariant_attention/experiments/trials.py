@@ -11,14 +11,12 @@ from typing import Any
 
 import torch
 
-from ..data import SameTokens, TokenSource, document_spans
-from ..evaluation import PositionLoss, loss_by_length, loss_by_position
 from ..files import check_writable, replace_file
 from ..model import GPT
 from ..provenance import provenance
 from ..training import TrainingConfig, read_metrics
-from ..training.corpus import open_corpus
 from ..training.runs import differences
+from .evaluations import Evaluation
 
 # Digits of what is recorded of every step: a curve needs no more.
 DIGITS = 5
@@ -27,29 +25,34 @@ Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """What is measured of a trained model: its loss at `lengths`, and by position up to the longest."""
-
-    lengths: tuple[int, ...]
-    tokens: int
-
-
-@dataclass(frozen=True)
 class Trial:
     """A training and its evaluation, with a name, which is that of its folder and of its record.
 
-    If `trained_as` is given, the model is that of another trial, which reads as `config` has it.
+    If `trained_as` is given, the model is that of another trial, which reads as `config` has it. If
+    `starts_from` is given, it is trained from the model of that trial, whose name `config.start` is.
     """
 
     name: str
     config: TrainingConfig
     evaluation: Evaluation
     trained_as: "Trial | None" = None
+    starts_from: "Trial | None" = None
 
     @property
     def training(self) -> "Trial":
         """The trial that is trained for this one: mostly itself."""
         return self.trained_as or self
+
+    @property
+    def trainings(self) -> "list[Trial]":
+        """What has to be trained for this one, in that order: mostly itself alone."""
+        before = self.training.starts_from
+        return [*(before.trainings if before else ()), self.training]
+
+    @property
+    def steps(self) -> int:
+        """Those of all trainings."""
+        return sum(training.config.steps for training in self.trainings)
 
 
 class DifferentRecordError(ValueError):
@@ -84,34 +87,29 @@ def recorded(trial: Trial, results: Path) -> Record | None:
 def check_recordable(trial: Trial, results: Path) -> None:
     """Refuse, before hours of training, what could not be evaluated or recorded after it."""
     check_writable(results)
-    _tokens(trial, open_corpus(trial.config.data, "validation", trial.config.vocab_size))
+    trial.evaluation.check(trial.config)
 
 
 def make_record(
     trial: Trial, model: GPT, folder: Path, results: Path, device: torch.device
 ) -> Record:
     """Evaluate a model and write the record of its trial, with the metrics of its training."""
-    corpus = open_corpus(trial.config.data, "validation", trial.config.vocab_size)
-    tokens = _tokens(trial, corpus)
     metrics = read_metrics(folder)
     if trial.trained_as is not None:
         model = _reading_as(trial.config, model, device)
     # A model that was trained in parts is given back on the CPU.
     model = model.to(device)
     with trial.config.autocast(device):
-        by_length = loss_by_length(model, tokens, device=device)
-        by_position = _by_position(model, corpus, trial.evaluation, device)
+        measured = trial.evaluation.measure(model, trial.config, device)
     record = _asked_for(trial) | {
         "trained_as": trial.training.name,
-        "losses": [asdict(row) for row in by_length],
-        "by_position": [asdict(row) for row in by_position],
+        **measured,
         "training": {
             name: [float(f"{line[name]:.{DIGITS}g}") for line in metrics if name in line]
             for name in ("loss", "gradient_norm")
         },
         "validation": [_validation(trial, line) for line in metrics if "validation" in line],
         "seconds": round(sum(line.get("seconds", 0.0) for line in metrics), 1),
-        "corpus": corpus.fingerprint(),
         "provenance": provenance(),
     }
     # A line a name: short enough to keep, and to compare.
@@ -123,10 +121,6 @@ def make_record(
     # As it would be read: a record is the same whether it was just made or not.
     again: Record = json.loads(text)
     return again
-
-
-def _tokens(trial: Trial, corpus: TokenSource) -> SameTokens:
-    return SameTokens(corpus, trial.evaluation.lengths, at_most=trial.evaluation.tokens)
 
 
 def _reading_as(config: TrainingConfig, model: GPT, device: torch.device) -> GPT:
@@ -142,17 +136,6 @@ def _validation(trial: Trial, line: Mapping[str, Any]) -> dict[str, Any]:
     trained = str(trial.config.length)
     losses = {n: loss for n, loss in line["validation"].items() if own or n == trained}
     return {"step": line["step"], "validation": losses}
-
-
-def _by_position(
-    model: GPT, corpus: TokenSource, evaluation: Evaluation, device: torch.device
-) -> list[PositionLoss]:
-    """None where no document is long enough."""
-    length = max(evaluation.lengths)
-    if not len(document_spans(corpus, at_least=length + 1)):
-        return []
-    at_most = max(1, evaluation.tokens // length)
-    return loss_by_position(model, corpus, length, at_most=at_most, device=device)
 
 
 def _asked_for(trial: Trial) -> Record:

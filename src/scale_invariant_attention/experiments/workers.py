@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from ..training import train
 from ..training.loop import Progress
+from .training_trials import train_trial
 from .trials import Record, Trial, make_record
 
 
@@ -25,12 +25,12 @@ class Worker:
     A process of its own for each, started anew: torch's threads do not survive a fork.
     """
 
-    def __init__(self, group: Sequence[Trial], folder: Path, results: Path) -> None:
+    def __init__(self, group: Sequence[Trial], runs: Path, results: Path) -> None:
         self.group = group
         context = multiprocessing.get_context("spawn")
         self.answer, sender = context.Pipe(duplex=False)
         self._process = context.Process(
-            target=_work, args=(group, folder, results, os.getpid(), sender), daemon=True
+            target=_work, args=(group, runs, results, os.getpid(), sender), daemon=True
         )
         self._process.start()
         # The other end is the worker's alone, so that its death is noticed.
@@ -60,7 +60,7 @@ class Worker:
 
 
 def _work(
-    group: Sequence[Trial], folder: Path, results: Path, parent: int, answer: Connection
+    group: Sequence[Trial], runs: Path, results: Path, parent: int, answer: Connection
 ) -> None:
     def end_with_parent(progress: Progress) -> None:
         # A parent that was killed cannot say so; ask as it would have.
@@ -70,7 +70,8 @@ def _work(
     outcome: list[Record] | BaseException
     try:
         torch.set_num_threads(1)
-        model = train(group[0].training.config, folder, device="cpu", watch=end_with_parent)
+        model = train_trial(group[0], runs, device="cpu", watch=end_with_parent)
+        folder = runs / group[0].training.name
         outcome = [
             make_record(trial, model, folder, results, torch.device("cpu")) for trial in group
         ]

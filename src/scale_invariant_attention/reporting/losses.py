@@ -48,6 +48,31 @@ class LossRow:
         }
 
 
+def losses_of(record: Record) -> dict[int, float]:
+    """The loss by length."""
+    return {entry["length"]: entry["loss"] for entry in record["losses"]}
+
+
+def spreads(
+    records: Iterable[Record],
+    label: Callable[[Record], str],
+    values: Callable[[Record], Mapping[int, float]] = losses_of,
+) -> dict[str, dict[int, Spread]]:
+    """What seeds of the same training came to, by label and length.
+
+    >>> record = {"config": {"scheme": "rope", "seed": 0}, "losses": [{"length": 256, "loss": 1.5}]}
+    >>> print(spreads([record], label=scheme_of)["rope"][256])
+    1.500
+    """
+    by_label: dict[str, list[Mapping[int, float]]] = {}
+    for record in records:
+        by_label.setdefault(label(record), []).append(values(record))
+    return {
+        name: {length: Spread.of([seed[length] for seed in seeds]) for length in seeds[0]}
+        for name, seeds in by_label.items()
+    }
+
+
 def loss_rows(records: Iterable[Record], label: Callable[[Record], str]) -> list[LossRow]:
     """Records with the same label in one row, the rows in the order in which labels first come.
 
@@ -58,8 +83,7 @@ def loss_rows(records: Iterable[Record], label: Callable[[Record], str]) -> list
     """
     rows: dict[str, dict[int, dict[int, float]]] = {}
     for record in records:
-        losses = {entry["length"]: entry["loss"] for entry in record["losses"]}
-        rows.setdefault(label(record), {})[record["config"]["seed"]] = losses
+        rows.setdefault(label(record), {})[record["config"]["seed"]] = losses_of(record)
     return [LossRow(name, seeds) for name, seeds in rows.items()]
 
 

@@ -14,7 +14,7 @@ from ..theory.arguments import check_field_names, integer, positive_number, real
 from .optimisers import LearningRates
 from .parallel import PARALLEL
 from .schedules import Cosine, Trapezoid
-from .training_data import TASKS, check_task
+from .training_data import TASKS, TEXT, check_task
 
 CHOICES = {
     "order": ORDERS,
@@ -33,7 +33,8 @@ class TrainingConfig:
     `micro_batch_size` is how many rows of a batch a device takes at once; their gradients are added up.
     `constant_steps` of None leaves the last 2/7 of the steps to the decline, as the paper does.
     `task` is "text", to go on with text; "needles", to find what was hidden in it; or "recall", to find
-    the values of keys. `task_options` are fields of ``NeedleFormat`` or ``RecallTask``.
+    the values of keys. `task_options` are fields of ``NeedleFormat`` or ``RecallTask``. Sequences
+    of a task grow from `first_length` to `length` in the first `growth_steps`.
     `parallel` is what each of several processes has: "replicate", the whole model, or "shard", a part.
     `validate_every` and `checkpoint_every` of 0 mean once, at the end.
     """
@@ -51,6 +52,8 @@ class TrainingConfig:
     start: str | None = None
     task: str = "text"
     task_options: Mapping[str, Any] = field(default_factory=dict)
+    first_length: int | None = None
+    growth_steps: int = 0
 
     # The data: "standard-library", "text:FOLDER" or "shards:FOLDER", and its batches.
     data: str = "standard-library"
@@ -91,7 +94,7 @@ class TrainingConfig:
             object.__setattr__(self, each.name, value)
         for name in ("length", "batch_size", "steps", "validation_tokens", "keep_checkpoints"):
             integer(name, getattr(self, name), at_least=1)
-        for name in ("warmup_steps", "validate_every", "checkpoint_every"):
+        for name in ("warmup_steps", "growth_steps", "validate_every", "checkpoint_every"):
             integer(name, getattr(self, name), at_least=0)
         for name in ("matrix_rate", "embedding_rate", "head_rate", "scalar_rate"):
             if getattr(self, name) < 0:
@@ -113,9 +116,28 @@ class TrainingConfig:
                     f"{name} must be one of {', '.join(choices)}; got {getattr(self, name)!r}"
                 )
         check_task(self.task, self.task_options)
+        self._check_growth()
         # Whatever else is wrong is found before anything is trained.
         self.model_config()
         self.learning_schedule().factor(0, self.steps)
+
+    def _check_growth(self) -> None:
+        if (self.first_length is None) != (self.growth_steps == 0):
+            raise ValueError(
+                f"first_length and growth_steps go together, got {self.first_length} and "
+                f"{self.growth_steps}; give both, or neither"
+            )
+        if self.first_length is None:
+            return
+        if not 1 <= self.first_length <= self.length:
+            raise ValueError(
+                f"first_length must be from 1 to the length of {self.length}, got {self.first_length}"
+            )
+        if self.task == TEXT:
+            raise ValueError(
+                f"first_length must be none for the task 'text', got {self.first_length}: only the "
+                f"sequences of a task grow"
+            )
 
     def model_config(self) -> GPTConfig:
         """The model to train."""

@@ -55,6 +55,20 @@ def option_of(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def parse_options(option: str, text: str) -> dict[str, Any]:
+    """Names with values, or a JSON object, from the text of an option.
+
+    >>> parse_options("--options", "needles=1,order=alphabet")
+    {'needles': 1, 'order': 'alphabet'}
+    """
+    meaning, read = READERS[Mapping[str, Any]]
+    try:
+        found: dict[str, Any] = read(text)
+    except ValueError as error:
+        raise ValueError(f"{option} must be {meaning}, got {text!r}") from error
+    return found
+
+
 def _options(text: str) -> dict[str, Any]:
     """A JSON object, or names with values, which are JSON where they can be, and text otherwise."""
     if text.startswith("{"):

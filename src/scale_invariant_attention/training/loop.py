@@ -197,7 +197,8 @@ class _Training:
         start = perf_counter()
         factor = self.schedule.factor(self.step, self.config.steps)
         self.optimisers.set_schedule_factor(factor)
-        loss, norm = self._gradients()
+        tokens, targets = self.batches[self.step]
+        loss, norm = self._gradients(tokens, targets)
         self._check_sound(loss, norm)
         self.optimisers.step()
         self.optimisers.zero_grad()
@@ -210,7 +211,7 @@ class _Training:
             if validation is not None:
                 by_length = {str(length): loss for length, loss in validation.items()}
                 self.run.record(self.step, {"validation": by_length})
-        rate = self.config.batch_size * self.config.length / seconds
+        rate = self.config.batch_size * tokens.shape[1] / seconds
         return Progress(self.step, self.config.steps, loss, norm, factor, rate, validation)
 
     def save(self, validation: Mapping[int, float] | None) -> None:
@@ -251,9 +252,8 @@ class _Training:
         self.ranks.on_first(lambda: self.model.save_pretrained(folder, state_dict=weights))
         return self.held.trained(folder)
 
-    def _gradients(self) -> tuple[float, float]:
+    def _gradients(self, tokens: Tensor, targets: Tensor) -> tuple[float, float]:
         """Gradients of the mean loss over the batch; that loss, and the norm before clipping."""
-        tokens, targets = self.batches[self.step]
         rows = self.config.micro_batch_size or len(tokens)
         parts = list(zip(torch.split(tokens, rows), torch.split(targets, rows), strict=True))
         # Ranks are weighed equally, so each share is of what all of them score.

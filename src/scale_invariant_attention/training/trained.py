@@ -4,11 +4,12 @@ import json
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..model import GPT
+from ..model import GPT, GPTConfig
 from .checkpoints import NAME, Checkpoint, latest_checkpoint, load_checkpoint
 from .config import TrainingConfig
 from .runs import CHECKPOINTS, CONFIG, MODEL, differences, read_config
@@ -90,12 +91,21 @@ def _holds_run(folder: Path) -> bool:
     return isinstance(config, dict) and "model_type" not in config
 
 
+def _comparable(config: GPTConfig) -> dict[str, Any]:
+    """A configuration in which an option of 16 is one of 16.0."""
+    options = {
+        name: float(value) if type(value) is int else value
+        for name, value in config.scheme_options.items()
+    }
+    return config.to_dict() | {"scheme_options": options}
+
+
 def starting_weights(config: TrainingConfig) -> dict[str, Tensor]:
     """Those that a configuration starts from, of a model that differs in its trained length at most."""
     if config.start is None:
         raise ValueError("start must name a run or a model")
     found = open_trained(config.start)
-    there, here = found.model.config.to_dict(), config.model_config().to_dict()
+    there, here = (_comparable(it) for it in (found.model.config, config.model_config()))
     different = list(differences(there | {"train_length": here["train_length"]}, here))
     if different:
         raise ValueError(

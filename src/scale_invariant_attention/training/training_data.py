@@ -57,7 +57,13 @@ def open_training_data(config: "TrainingConfig", rank: int = 0, ranks: int = 1) 
     if config.task == TEXT:
         return _text(config, rank, ranks)
     train, held_out = (open_task(config, split, seed) for split, seed in _splits(config))
-    batches = TaskBatches(train, length=config.length, batch_size=config.batch_size)
+    batches = TaskBatches(
+        train,
+        length=config.length,
+        batch_size=config.batch_size,
+        first_length=config.first_length,
+        growth_steps=config.growth_steps,
+    )
     examples = max(1, config.validation_tokens // max(config.validation_lengths))
     validation = TaskExamples(held_out, config.validation_lengths, examples)
     sizes = {} if config.task == RECALL else _sizes(config)

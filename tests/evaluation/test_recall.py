@@ -1,0 +1,45 @@
+"""Recall: what is counted as recalled, and what is not."""
+
+import pytest
+import torch
+
+from scale_invariant_attention.data.recall import RecallTask
+from scale_invariant_attention.evaluation.recall import recall_accuracy
+
+TASK = RecallTask(keys=8, values=8, noise=4, pairs=6, queries=4)
+
+
+class Oracle:
+    """Knows every value by looking it up; forgets the pairs that stand before a position."""
+
+    def __init__(self, forgets_before=0):
+        self.forgets_before = forgets_before
+
+    def __call__(self, tokens):
+        logits = torch.zeros(*tokens.shape, TASK.vocab_size)
+        for row, line in enumerate(tokens.tolist()):
+            mark = line.index(TASK.vocab_size - 1)
+            for place in range(mark + 1, len(line), 2):
+                pair = line.index(line[place])
+                value = line[pair + 1] if pair >= self.forgets_before else TASK.keys
+                # What is never asked for would be wrong everywhere else.
+                logits[row, place, value] = 1
+        return logits
+
+
+def test_an_oracle_recalls_everything():
+    share = recall_accuracy(Oracle(), TASK, length=64, examples=10)
+    assert (share.hits, share.count) == (40, 40)
+
+
+def test_what_is_forgotten_is_not_counted():
+    share = recall_accuracy(Oracle(forgets_before=27), TASK, length=64, examples=400)
+    # Half of the pairs stand behind, and one value in eight is the one that is guessed.
+    assert share.count == 1600
+    assert share.mean == pytest.approx(0.5 * (1 + 1 / 8), abs=0.06)
+
+
+def test_many_examples_are_scored_in_parts():
+    """More than one call of the model holds, the last with what is left."""
+    at_once = recall_accuracy(Oracle(), TASK, length=9000, examples=3)
+    assert (at_once.hits, at_once.count) == (12, 12)
