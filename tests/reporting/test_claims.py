@@ -5,7 +5,7 @@ from small_records import table
 
 from scale_invariant_attention.reporting import paper
 from scale_invariant_attention.reporting.claims import CLAIMS, RIVALS, judged
-from scale_invariant_attention.reporting.losses import loss_rows, scheme_of
+from scale_invariant_attention.reporting.losses import scheme_of, seed_rows
 
 # Of the ablations the paper says in words what these numbers say.
 ABLATIONS = {
@@ -16,7 +16,7 @@ PAPER = {**paper.TABLE1, **ABLATIONS}
 
 
 def rows(losses_of, **options):
-    return {row.label: row for row in loss_rows(table(losses_of, **options), scheme_of)}
+    return {row.label: row for row in seed_rows(table(losses_of, **options), scheme_of)}
 
 
 def noisy(scheme, seed):
@@ -81,7 +81,7 @@ def test_seeds_that_are_not_common_are_not_compared():
     only_second = [
         it for it in records if it["config"]["scheme"] != "rope" or it["config"]["seed"] == 1
     ]
-    found = {row.label: row for row in loss_rows(only_second, scheme_of)}
+    found = {row.label: row for row in seed_rows(only_second, scheme_of)}
     compared = [it.claim for it in judged(found)]
     assert CLAIMS[0] in compared
     assert not [

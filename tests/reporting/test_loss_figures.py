@@ -6,7 +6,7 @@ import pytest
 
 from scale_invariant_attention.reporting import loss_figures
 from scale_invariant_attention.reporting.loss_figures import draw_loss_by_position, draw_sweep
-from scale_invariant_attention.reporting.losses import LossRow
+from scale_invariant_attention.reporting.losses import SeedRow
 
 ROWS = [
     {"start": 1, "stop": 2, "loss": 5.0, "standard_error": 0.1},
@@ -62,7 +62,7 @@ def test_the_same_rows_give_the_same_bytes():
 
 def test_a_sweep_has_a_line_a_length(drawn):
     rows = {
-        value: LossRow(f"{value:g}", {0: {256: value, 1024: 2 * value}}) for value in (10.0, 0.1)
+        value: SeedRow(f"{value:g}", {0: {256: value, 1024: 2 * value}}) for value in (10.0, 0.1)
     }
     picture = draw_sweep("tau", rows, title="tau", train_length=256)
     assert picture.startswith(b"\x89PNG")

@@ -5,7 +5,7 @@ from statistics import stdev
 import pytest
 from small_records import record
 
-from scale_invariant_attention.reporting.losses import Spread, loss_rows, option_of, scheme_of
+from scale_invariant_attention.reporting.losses import Spread, option_of, scheme_of, seed_rows
 
 
 def test_seeds_of_a_label_become_one_row():
@@ -14,11 +14,11 @@ def test_seeds_of_a_label_become_one_row():
         record("rope", 0, (4.0, 5.0, 6.0)),
         record("alibi", 1, (1.5, 2.5, 4.0)),
     ]
-    alibi, rope = loss_rows(records, scheme_of)
+    alibi, rope = seed_rows(records, scheme_of)
     assert (alibi.label, rope.label) == ("alibi", "rope")
     assert alibi.seeds[1] == {256: 1.5, 1024: 2.5, 4096: 4.0}
-    assert alibi.losses[4096] == Spread(3.5, pytest.approx(0.5), 2)
-    assert rope.losses[256] == Spread(4.0, None, 1)
+    assert alibi.spreads[4096] == Spread(3.5, pytest.approx(0.5), 2)
+    assert rope.spreads[256] == Spread(4.0, None, 1)
 
 
 def test_the_standard_error_is_that_of_the_mean():

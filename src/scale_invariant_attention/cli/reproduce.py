@@ -13,7 +13,7 @@ from ..experiments import recall, sweeps, table1, table2
 from ..experiments.scales import SCALES
 from ..experiments.trials import Trial, recorded
 from ..files import check_writable, replace_file
-from ..reporting.losses import Record, losses_of, option_of, scheme_of, spreads
+from ..reporting.losses import Record, losses_of, option_of, scheme_of
 from ..reporting.reproduction import page_and_figures
 from ..reporting.shares import needles_found, values_recalled
 from ..training.fields import parse_options
@@ -54,7 +54,7 @@ def reproduce_table1(
     measured = replace(own, evaluation=request.measuring(own.evaluation, tokens=tokens))
     names = scheme_names(chosen)
     trials = made(lambda: table1.trials(measured, names, tuple(range(seeds)), request.changes))
-    reproduce(request, trials, Shown("scheme", partial(spreads, label=scheme_of), losses_of))
+    reproduce(request, trials, Shown("scheme", scheme_of, losses_of))
 
 
 @app.command(name="table2", **SETTINGS)
@@ -94,8 +94,7 @@ def reproduce_table2(
             SCALES[request.scale], tuning, names, tuple(range(seeds)), request.changes, earlier
         )
     )
-    shown = Shown("scheme", partial(spreads, label=scheme_of, values=needles_found), needles_found)
-    reproduce(request, trials, shown)
+    reproduce(request, trials, Shown("scheme", scheme_of, needles_found))
 
 
 @app.command(name="recall", **SETTINGS)
@@ -119,10 +118,7 @@ def reproduce_recall(
     measured = request.measuring(recall.EVALUATION, examples=examples)
     names = scheme_names(chosen)
     trials = made(lambda: recall.trials(names, tuple(range(seeds)), request.changes, measured))
-    shown = Shown(
-        "scheme", partial(spreads, label=scheme_of, values=values_recalled), values_recalled
-    )
-    reproduce(request, trials, shown)
+    reproduce(request, trials, Shown("scheme", scheme_of, values_recalled))
 
 
 def _sweep(option: str, help_text: str) -> None:
@@ -156,7 +152,7 @@ def _sweep(option: str, help_text: str) -> None:
             lambda: sweeps.trials(measured, option, chosen, tuple(range(seeds)), request.changes)
         )
         label = partial(option_of, name=option)
-        reproduce(request, trials, Shown(option, partial(spreads, label=label), losses_of))
+        reproduce(request, trials, Shown(option, label, losses_of))
 
 
 _sweep(

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from ..experiments.running import run_in_turn, run_side_by_side
 from ..experiments.scales import SCALES
 from ..experiments.trials import Trial
 from ..experiments.workers import WorkerDiedError
-from ..reporting.losses import Record, Spread
+from ..reporting.losses import Record, seed_rows
 from ..theory.arguments import did_you_mean
 from ..training import DivergedError, StoppedError, TrainingConfig
 from ..training.fields import parse_fields
@@ -100,10 +100,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Shown:
-    """What a command shows of its records: a line when each is done, and the table of all."""
+    """What a command shows of its records, by length: a line when each is done, the table of all."""
 
     heading: str
-    rows: Callable[[Iterable[Record]], Mapping[str, Mapping[int, Spread]]]
+    label: Callable[[Record], str]
     values: Callable[[Record], Mapping[int, float]]
 
 
@@ -196,10 +196,10 @@ def reproduce(request: Request, trials: Sequence[Trial], shown: Shown) -> None:
         raise typer.Exit(STOPPED) from interrupted
     if is_first_rank():
         lengths = trials[0].evaluation.lengths
-        rows = shown.rows(records[trial.name] for trial in trials)
+        rows = seed_rows((records[trial.name] for trial in trials), shown.label, shown.values)
         page.table(
             (shown.heading, *(f"{length:,}" for length in lengths)),
-            [(label, *map(str, spreads.values())) for label, spreads in rows.items()],
+            [(row.label, *map(str, row.spreads.values())) for row in rows],
         )
 
 

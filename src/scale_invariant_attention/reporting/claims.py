@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from . import paper
-from .losses import LossRow, Spread
+from .losses import SeedRow, Spread
 
 OURS = "scale-invariant-p-rope"
 # Stands for the best scheme but ours at the length in question.
@@ -69,12 +69,12 @@ class Judgement:
         return "yes" if self.here.mean < 0 else "**no**"
 
 
-def judged(rows: Mapping[str, LossRow]) -> list[Judgement]:
+def judged(rows: Mapping[str, SeedRow]) -> list[Judgement]:
     """All claims whose schemes have been recorded, with seeds compared one by one."""
     return [found for claim in CLAIMS if (found := _judged(claim, rows)) is not None]
 
 
-def _judged(claim: Claim, rows: Mapping[str, LossRow]) -> Judgement | None:
+def _judged(claim: Claim, rows: Mapping[str, SeedRow]) -> Judgement | None:
     """None if what it compares is not recorded, or not with the same seeds."""
     schemes = {claim.lower[0], claim.higher[0]}
     needed = schemes - {BEST_RIVAL} | set(RIVALS if BEST_RIVAL in schemes else ())
@@ -83,7 +83,7 @@ def _judged(claim: Claim, rows: Mapping[str, LossRow]) -> Judgement | None:
     rival, place = claim.higher
     is_best = rival == BEST_RIVAL
     if is_best:
-        rival = min(RIVALS, key=lambda name: list(rows[name].losses.values())[place].mean)
+        rival = min(RIVALS, key=lambda name: list(rows[name].spreads.values())[place].mean)
     lower, higher = _seeds(rows, claim.lower), _seeds(rows, (rival, place))
     common = lower.keys() & higher.keys()
     if not common:
@@ -92,7 +92,7 @@ def _judged(claim: Claim, rows: Mapping[str, LossRow]) -> Judgement | None:
     return Judgement(claim, _in_paper(claim), here, rival if is_best else None)
 
 
-def _seeds(rows: Mapping[str, LossRow], cell: Cell) -> dict[int, float]:
+def _seeds(rows: Mapping[str, SeedRow], cell: Cell) -> dict[int, float]:
     scheme, place = cell
     return {seed: list(losses.values())[place] for seed, losses in rows[scheme].seeds.items()}
 

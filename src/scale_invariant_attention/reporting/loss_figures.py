@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .figures import as_png, new_figure
-from .losses import LossRow
+from .losses import SeedRow
 from .styles import style
 
 # A row of losses by position, as it is recorded: start, stop, loss, standard_error.
@@ -52,18 +52,18 @@ def draw_loss_by_position(
 
 
 def draw_sweep(
-    option: str, rows: Mapping[float, LossRow], *, title: str, train_length: int
+    option: str, rows: Mapping[float, SeedRow], *, title: str, train_length: int
 ) -> bytes:
     """A PNG of the loss against the value of an option, a line for each length of context."""
     figure = new_figure()
     axes = figure.subplots()
     values = sorted(rows)
-    lengths = list(rows[values[0]].losses)
+    lengths = list(rows[values[0]].spreads)
     greys = ("#000000", "#d55e00", "#0072b2", "#009e73")
     lines = zip(lengths, ("o", "s", "^", "D"), ("-", "--", "-.", ":"), greys, strict=False)
     for length, marker, line, colour in lines:
         times = length // train_length
-        spreads = [rows[value].losses[length] for value in values]
+        spreads = [rows[value].spreads[length] for value in values]
         axes.errorbar(
             values,
             [spread.mean for spread in spreads],

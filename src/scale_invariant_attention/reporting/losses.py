@@ -1,4 +1,4 @@
-"""Losses by length from the records of several seeds."""
+"""What several seeds came to, by length: losses, or other values that records have."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -32,14 +32,14 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class LossRow:
-    """What several seeds of the same training came to, by length; `seeds` has the losses of each."""
+class SeedRow:
+    """What several seeds of the same training came to, by length; `seeds` has the values of each."""
 
     label: str
     seeds: Mapping[int, Mapping[int, float]]
 
     @property
-    def losses(self) -> dict[int, Spread]:
+    def spreads(self) -> dict[int, Spread]:
         """The spread over seeds at each length."""
         lengths = next(iter(self.seeds.values()))
         return {
@@ -53,38 +53,22 @@ def losses_of(record: Record) -> dict[int, float]:
     return {entry["length"]: entry["loss"] for entry in record["losses"]}
 
 
-def spreads(
+def seed_rows(
     records: Iterable[Record],
     label: Callable[[Record], str],
     values: Callable[[Record], Mapping[int, float]] = losses_of,
-) -> dict[str, dict[int, Spread]]:
-    """What seeds of the same training came to, by label and length.
-
-    >>> record = {"config": {"scheme": "rope", "seed": 0}, "losses": [{"length": 256, "loss": 1.5}]}
-    >>> print(spreads([record], label=scheme_of)["rope"][256])
-    1.500
-    """
-    by_label: dict[str, list[Mapping[int, float]]] = {}
-    for record in records:
-        by_label.setdefault(label(record), []).append(values(record))
-    return {
-        name: {length: Spread.of([seed[length] for seed in seeds]) for length in seeds[0]}
-        for name, seeds in by_label.items()
-    }
-
-
-def loss_rows(records: Iterable[Record], label: Callable[[Record], str]) -> list[LossRow]:
+) -> list[SeedRow]:
     """Records with the same label in one row, the rows in the order in which labels first come.
 
     >>> record = {"config": {"scheme": "rope", "seed": 0}, "losses": [{"length": 256, "loss": 1.5}]}
-    >>> [row] = loss_rows([record], label=scheme_of)
-    >>> print(row.label, row.losses[256])
+    >>> [row] = seed_rows([record], label=scheme_of)
+    >>> print(row.label, row.spreads[256])
     rope 1.500
     """
-    rows: dict[str, dict[int, dict[int, float]]] = {}
+    rows: dict[str, dict[int, Mapping[int, float]]] = {}
     for record in records:
-        rows.setdefault(label(record), {})[record["config"]["seed"]] = losses_of(record)
-    return [LossRow(name, seeds) for name, seeds in rows.items()]
+        rows.setdefault(label(record), {})[record["config"]["seed"]] = values(record)
+    return [SeedRow(name, seeds) for name, seeds in rows.items()]
 
 
 def scheme_of(record: Record) -> str:

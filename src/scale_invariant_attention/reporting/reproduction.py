@@ -9,7 +9,7 @@ from typing import Any
 from . import paper
 from .claims import Judgement, judged
 from .loss_figures import draw_loss_by_position, draw_sweep
-from .losses import LossRow, Record, Spread, loss_rows, scheme_of
+from .losses import Record, SeedRow, Spread, scheme_of, seed_rows
 from .markdown import table
 from .styles import OURS, TITLES
 
@@ -89,7 +89,7 @@ def page_and_figures(
         sweeps: the records of each option of our scheme that was swept.
         figures_at: the folder of the figures, as seen from the page.
     """
-    rows = {row.label: row for row in loss_rows(main, scheme_of)}
+    rows = {row.label: row for row in seed_rows(main, scheme_of)}
     if OURS not in rows:
         raise ValueError(f"records must have trainings of {OURS}, got those of {list(rows)}")
     figures: dict[str, bytes] = {}
@@ -103,11 +103,11 @@ def page_and_figures(
     return page.replace("](FIGURES/", f"]({figures_at}/"), figures
 
 
-def _table1(rows: Mapping[str, LossRow], ours: Record) -> Iterator[str]:
+def _table1(rows: Mapping[str, SeedRow], ours: Record) -> Iterator[str]:
     seeds = {len(row.seeds) for row in rows.values()}
     yield _TABLE1.format(seeds=" or ".join(map(str, sorted(seeds))))
-    lengths = list(rows[OURS].losses)
-    best = {length: min(row.losses[length].mean for row in rows.values()) for length in lengths}
+    lengths = list(rows[OURS].spreads)
+    best = {length: min(row.spreads[length].mean for row in rows.values()) for length in lengths}
     paper_best = [min(losses) for losses in zip(*paper.TABLE1.values(), strict=True)]
     header = (
         "scheme",
@@ -127,15 +127,15 @@ def _table1(rows: Mapping[str, LossRow], ours: Record) -> Iterator[str]:
         yield table(("the paper says", "paper", "here", "holds here"), map(_judgement, judgements))
 
 
-def _lowest(rows: Mapping[str, LossRow], length: int) -> str:
+def _lowest(rows: Mapping[str, SeedRow], length: int) -> str:
     """The schemes with the lowest loss at a length: those that share a training may be as low."""
-    least = min(row.losses[length].mean for row in rows.values())
-    names = [TITLES[name] for name, row in rows.items() if row.losses[length].mean == least]
+    least = min(row.spreads[length].mean for row in rows.values())
+    names = [TITLES[name] for name, row in rows.items() if row.spreads[length].mean == least]
     return f"{' and '.join(names)} at {length:,}"
 
 
-def _row(row: LossRow, best: Mapping[int, float], paper_best: Sequence[float]) -> tuple[str, ...]:
-    first, *_, last = row.losses.values()
+def _row(row: SeedRow, best: Mapping[int, float], paper_best: Sequence[float]) -> tuple[str, ...]:
+    first, *_, last = row.spreads.values()
     printed = paper.TABLE1.get(row.label)
     beside = ("",) * (len(paper.LENGTHS) + 1)
     if printed is not None:
@@ -148,7 +148,7 @@ def _row(row: LossRow, best: Mapping[int, float], paper_best: Sequence[float]) -
         )
     return (
         TITLES[row.label],
-        *(_bold(str(it), it.mean == best[length]) for length, it in row.losses.items()),
+        *(_bold(str(it), it.mean == best[length]) for length, it in row.spreads.items()),
         f"{last.mean - first.mean:+.3f}",
         *beside,
     )
@@ -158,7 +158,7 @@ def _bold(text: str, is_bold: bool) -> str:
     return f"**{text}**" if is_bold else text
 
 
-def _settings(ours: Record, rows: Mapping[str, LossRow]) -> Iterator[tuple[str, str, str]]:
+def _settings(ours: Record, rows: Mapping[str, SeedRow]) -> Iterator[tuple[str, str, str]]:
     config: Mapping[str, Any] = ours["config"]
     heads, width, layers = config["heads"], config["width"], config["layers"]
     parameters = layers * 12 * width**2 + 2 * config["vocab_size"] * width
@@ -226,7 +226,7 @@ def _sweep(
         *({record["config"]["seed"] for record in mine} for mine in by_value.values())
     )
     rows = {
-        value: loss_rows((r for r in mine if r["config"]["seed"] in seeds), scheme_of)[0]
+        value: seed_rows((r for r in mine if r["config"]["seed"] in seeds), scheme_of)[0]
         for value, mine in by_value.items()
     }
     length = ours["config"]["length"]
@@ -236,10 +236,10 @@ def _sweep(
     yield _SWEEPS[option]
     yield table(
         (option, *(f"{entry['length']:,}" for entry in ours["losses"])),
-        [(f"{value:g}", *map(str, rows[value].losses.values())) for value in sorted(rows)],
+        [(f"{value:g}", *map(str, rows[value].spreads.values())) for value in sorted(rows)],
     )
     lengths = [entry["length"] for entry in ours["losses"]]
-    lowest = [min(rows, key=lambda value: rows[value].losses[n].mean) for n in lengths]
+    lowest = [min(rows, key=lambda value: rows[value].spreads[n].mean) for n in lengths]
     finding = ", ".join(
         f"{option} {value:g} at {n:,}" for value, n in zip(lowest, lengths, strict=True)
     )
