@@ -191,7 +191,11 @@ def write_page(
         }
         check_writable(figures)
         place = os.path.relpath(figures, output.parent)
-        text, drawn = page_and_figures(main, swept, figures_at=Path(place).as_posix())
+        needles = _recorded(table2.trials(scale, table2.FINE_TUNING["mini"]), results)
+        recalled = _recorded(recall.trials(), results)
+        text, drawn = page_and_figures(
+            main, swept, needles, recalled, figures_at=Path(place).as_posix()
+        )
         for name, picture in drawn.items():
             replace_file(figures / name, picture)
         replace_file(output, text.encode())

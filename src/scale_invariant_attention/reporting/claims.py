@@ -1,18 +1,21 @@
-"""What the paper's Table 1 says in words, each as an inequality that records can be held to."""
+"""What the paper's tables say in words, each as an inequality that records can be held to."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from . import paper
 from .losses import SeedRow, Spread
 
 OURS = "scale-invariant-p-rope"
-# Stands for the best scheme but ours at the length in question.
+# Stands for the best scheme but ours at the length in question: the one that is hardest to beat.
 BEST_RIVAL = "the best rival"
 RIVALS = tuple(scheme for scheme in paper.TABLE1 if scheme != OURS)
 
 # How many standard errors a mean of 2, 3, 4 ... values may be off, 95 times in 100 (Student).
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+
+# Values of schemes at the three lengths.
+PrintedTable = Mapping[str, tuple[float, float, float]]
 
 # A scheme, and the place of a length: 0 is the trained one, 1 four times it, 2 sixteen times it.
 Cell = tuple[str, int]
@@ -20,7 +23,7 @@ Cell = tuple[str, int]
 
 @dataclass(frozen=True)
 class Claim:
-    """That the loss in one cell is below that in another."""
+    """That the value in one cell is below that in another."""
 
     text: str
     lower: Cell
@@ -42,6 +45,18 @@ CLAIMS = (
     Claim("Ours gains from 4 times the length", (OURS, 1), (OURS, 0)),
     Claim("With RoPE ours is worse at 16 times it", (OURS, 2), ("scale-invariant-rope", 2)),
     Claim("With NoPE ours is worse at the trained length", (OURS, 0), ("scale-invariant-nope", 0)),
+)
+
+NEEDLE_CLAIMS = (
+    Claim("RoPE finds fewer at 4 times the length", ("rope", 1), ("rope", 0)),
+    Claim("YaRN does not mend that", ("yarn", 1), ("yarn", 0)),
+    Claim("ALiBi finds fewer at 4 times the length", ("alibi", 1), ("alibi", 0)),
+    Claim("p-RoPE finds fewer at 16 times it", ("p-rope", 2), ("p-rope", 0)),
+    Claim("LogN helps p-RoPE at 16 times it", ("p-rope", 2), ("logn-p-rope", 2)),
+    Claim("Ours finds more than RoPE at 4 times it", ("rope", 1), (OURS, 1)),
+    Claim("Ours finds more than ALiBi at 4 times it", ("alibi", 1), (OURS, 1)),
+    Claim("Ours finds most at 4 times it", (BEST_RIVAL, 1), (OURS, 1)),
+    Claim("Ours finds most at 16 times it", (BEST_RIVAL, 2), (OURS, 2)),
 )
 
 
@@ -69,27 +84,44 @@ class Judgement:
         return "yes" if self.here.mean < 0 else "**no**"
 
 
-def judged(rows: Mapping[str, SeedRow]) -> list[Judgement]:
+def judged(
+    rows: Mapping[str, SeedRow],
+    claims: Sequence[Claim] = CLAIMS,
+    printed: PrintedTable = paper.TABLE1,
+) -> list[Judgement]:
     """All claims whose schemes have been recorded, with seeds compared one by one."""
-    return [found for claim in CLAIMS if (found := _judged(claim, rows)) is not None]
+    found = (_judged(claim, rows, printed) for claim in claims)
+    return [judgement for judgement in found if judgement is not None]
 
 
-def _judged(claim: Claim, rows: Mapping[str, SeedRow]) -> Judgement | None:
+def _judged(claim: Claim, rows: Mapping[str, SeedRow], printed: PrintedTable) -> Judgement | None:
     """None if what it compares is not recorded, or not with the same seeds."""
     schemes = {claim.lower[0], claim.higher[0]}
     needed = schemes - {BEST_RIVAL} | set(RIVALS if BEST_RIVAL in schemes else ())
     if not needed <= rows.keys():
         return None
-    rival, place = claim.higher
-    is_best = rival == BEST_RIVAL
-    if is_best:
-        rival = min(RIVALS, key=lambda name: list(rows[name].spreads.values())[place].mean)
-    lower, higher = _seeds(rows, claim.lower), _seeds(rows, (rival, place))
+
+    def mean(name: str, place: int) -> float:
+        return list(rows[name].spreads.values())[place].mean
+
+    low, high = _hardest(claim, mean)
+    lower, higher = _seeds(rows, low), _seeds(rows, high)
     common = lower.keys() & higher.keys()
     if not common:
         return None
     here = Spread.of([lower[seed] - higher[seed] for seed in sorted(common)])
-    return Judgement(claim, _in_paper(claim), here, rival if is_best else None)
+    rival = {low[0], high[0]} - schemes
+    return Judgement(claim, _in_paper(claim, printed), here, rival.pop() if rival else None)
+
+
+def _hardest(claim: Claim, value: Callable[[str, int], float]) -> tuple[Cell, Cell]:
+    """Both cells of a claim, the best rival in it by its name."""
+    (lower, at), (higher, over) = claim.lower, claim.higher
+    if lower == BEST_RIVAL:
+        lower = max(RIVALS, key=lambda name: value(name, at))
+    if higher == BEST_RIVAL:
+        higher = min(RIVALS, key=lambda name: value(name, over))
+    return (lower, at), (higher, over)
 
 
 def _seeds(rows: Mapping[str, SeedRow], cell: Cell) -> dict[int, float]:
@@ -97,11 +129,9 @@ def _seeds(rows: Mapping[str, SeedRow], cell: Cell) -> dict[int, float]:
     return {seed: list(losses.values())[place] for seed, losses in rows[scheme].seeds.items()}
 
 
-def _in_paper(claim: Claim) -> float | None:
-    values = []
-    for scheme, place in (claim.lower, claim.higher):
-        if scheme == BEST_RIVAL:
-            values.append(min(paper.TABLE1[rival][place] for rival in RIVALS))
-        elif scheme in paper.TABLE1:
-            values.append(paper.TABLE1[scheme][place])
-    return values[0] - values[1] if len(values) == 2 else None
+def _in_paper(claim: Claim, printed: PrintedTable) -> float | None:
+    """None where it prints no number of one of the schemes."""
+    if not {claim.lower[0], claim.higher[0]} <= printed.keys() | {BEST_RIVAL}:
+        return None
+    low, high = _hardest(claim, lambda name, place: printed[name][place])
+    return printed[low[0]][low[1]] - printed[high[0]][high[1]]

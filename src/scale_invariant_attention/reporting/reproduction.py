@@ -3,19 +3,19 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
-from textwrap import fill
 from typing import Any
 
 from . import paper
-from .claims import Judgement, judged
+from .claims import judged
 from .loss_figures import draw_loss_by_position, draw_sweep
-from .losses import Record, SeedRow, Spread, scheme_of, seed_rows
-from .markdown import table
+from .losses import Record, SeedRow, scheme_of, seed_rows
+from .markdown import bold, filled, table
+from .retrieval_sections import needle_section, recall_section
 from .styles import OURS, TITLES
+from .verdicts import CLAIMS_HEAD, verdict_table
 
 POSITION_FIGURE = "reproduction-position.png"
 SWEEP_FIGURE = "reproduction-{option}.png"
-LINE = 105
 
 _HEAD = """# Reproduction
 
@@ -36,12 +36,6 @@ lowest of each column in bold. The paper's Table 1 is to the right. NTK and YaRN
 trained length: as in the paper, they read with the weights of the row that they are trained as."""
 
 _SCALE = "### What differs in scale"
-
-_CLAIMS = """### What agrees with the paper
-
-Differences in loss, the first minus the second of what is compared: below zero is what the paper says.
-Seeds are compared one by one. A difference that the spread over seeds alone would bring about more than
-5 times in 100 is not decided."""
 
 _POSITION = """### By position
 
@@ -80,13 +74,20 @@ left out."""
 
 
 def page_and_figures(
-    main: Sequence[Record], sweeps: Mapping[str, Sequence[Record]], *, figures_at: str = "docs"
+    main: Sequence[Record],
+    sweeps: Mapping[str, Sequence[Record]],
+    needles: Sequence[Record] = (),
+    recall: Sequence[Record] = (),
+    *,
+    figures_at: str = "docs",
 ) -> tuple[str, dict[str, bytes]]:
     """The page as Markdown, and the figures that it shows, by the names of their files.
 
     Args:
         main: the records of Table 1, those of our scheme among them.
         sweeps: the records of each option of our scheme that was swept.
+        needles: the records of Table 2.
+        recall: those of associative recall.
         figures_at: the folder of the figures, as seen from the page.
     """
     rows = {row.label: row for row in seed_rows(main, scheme_of)}
@@ -97,8 +98,9 @@ def page_and_figures(
     parts = [_HEAD, *_table1(rows, ours), *_by_position(main, ours, figures)]
     for option, records in sweeps.items():
         parts += _sweep(option, records, ours, figures)
+    parts += [*needle_section(needles), *recall_section(recall)]
     others = [it for records in sweeps.values() for it in records if it not in main]
-    parts += [_PAPER_SCALE, *_sources([*main, *others])]
+    parts += [_PAPER_SCALE, *_sources([*main, *others, *needles, *recall])]
     page = "\n\n".join(parts) + "\n"
     return page.replace("](FIGURES/", f"]({figures_at}/"), figures
 
@@ -118,13 +120,13 @@ def _table1(rows: Mapping[str, SeedRow], ours: Record) -> Iterator[str]:
     )
     yield table(header, [_row(row, best, paper_best) for row in rows.values()])
     lowest = [_lowest(rows, length) for length in lengths]
-    yield _filled(f"Lowest here: {'; '.join(lowest)}. In the paper: {TITLES[OURS]} at all three.")
+    yield filled(f"Lowest here: {'; '.join(lowest)}. In the paper: {TITLES[OURS]} at all three.")
     yield _SCALE
     yield table(("", "here", "paper"), _settings(ours, rows))
     judgements = judged(rows)
     if judgements:
-        yield _CLAIMS
-        yield table(("the paper says", "paper", "here", "holds here"), map(_judgement, judgements))
+        yield CLAIMS_HEAD.format(what="loss")
+        yield verdict_table(judgements)
 
 
 def _lowest(rows: Mapping[str, SeedRow], length: int) -> str:
@@ -141,21 +143,17 @@ def _row(row: SeedRow, best: Mapping[int, float], paper_best: Sequence[float]) -
     if printed is not None:
         beside = (
             *(
-                _bold(f"{loss:.3f}", loss == low)
+                bold(f"{loss:.3f}", loss == low)
                 for loss, low in zip(printed, paper_best, strict=True)
             ),
             f"{printed[-1] - printed[0]:+.3f}",
         )
     return (
         TITLES[row.label],
-        *(_bold(str(it), it.mean == best[length]) for length, it in row.spreads.items()),
+        *(bold(str(it), it.mean == best[length]) for length, it in row.spreads.items()),
         f"{last.mean - first.mean:+.3f}",
         *beside,
     )
-
-
-def _bold(text: str, is_bold: bool) -> str:
-    return f"**{text}**" if is_bold else text
 
 
 def _settings(ours: Record, rows: Mapping[str, SeedRow]) -> Iterator[tuple[str, str, str]]:
@@ -182,16 +180,6 @@ def _settings(ours: Record, rows: Mapping[str, SeedRow]) -> Iterator[tuple[str, 
     }
     for name, value in paper.SETTING.items():
         yield name, here[name], value
-
-
-def _judgement(judgement: Judgement) -> tuple[str, str, str, str]:
-    against = "" if judgement.against is None else f" (against {TITLES[judgement.against]})"
-    printed = "no number" if judgement.paper is None else f"{judgement.paper:+.3f}"
-    return judgement.claim.text + against, printed, _signed(judgement.here), judgement.verdict
-
-
-def _signed(spread: Spread) -> str:
-    return f"{spread}" if spread.mean < 0 else f"+{spread}"
 
 
 def _by_position(main: Sequence[Record], ours: Record, figures: dict[str, bytes]) -> Iterator[str]:
@@ -244,7 +232,7 @@ def _sweep(
         f"{option} {value:g} at {n:,}" for value, n in zip(lowest, lengths, strict=True)
     )
     more = f" {_period(lowest[-1], length)}" if option == "base" else ""
-    yield _filled(f"Seeds: {', '.join(map(str, sorted(seeds)))}. Lowest: {finding}.{more}")
+    yield filled(f"Seeds: {', '.join(map(str, sorted(seeds)))}. Lowest: {finding}.{more}")
     yield f"![{title}](FIGURES/{name})"
 
 
@@ -255,10 +243,6 @@ def _period(base: float, length: int) -> str:
         f"The longest period of base {base:g}, {2 * math.pi * base:,.0f} tokens, is {here:.2f} of the "
         f"trained length; that of the paper's is {there:.2f} of its own."
     )
-
-
-def _filled(text: str) -> str:
-    return fill(text, LINE, break_long_words=False, break_on_hyphens=False)
 
 
 def _sources(records: Sequence[Record]) -> Iterator[str]:
@@ -276,4 +260,4 @@ def _sources(records: Sequence[Record]) -> Iterator[str]:
         f"configuration, the losses of every step, and the fingerprint of the text."
     )
     yield "## Where the figures come from"
-    yield _filled(text)
+    yield filled(text)
