@@ -73,6 +73,16 @@ def test_losses_by_position_are_drawn_twice(shown):
     assert {"R", "A", "S"} & set("".join(line[8:] for line in drawing))
 
 
+def test_a_web_page_has_what_was_recorded(shown):
+    run, folder = shown
+    assert f"an explorer of attention: {folder / 'index.html'}" in run.output
+    text = (folder / "index.html").read_text()
+    assert "Trained at 32 bytes" in text
+    for scheme in SCHEMES:
+        record = json.loads((folder / "records" / f"{scheme}-seed-0.json").read_text())
+        assert all(f"{row['loss']:.3f}" in text for row in record["losses"])
+
+
 def test_again_shows_the_same_without_training(shown, monkeypatch):
     run, folder = shown
     monkeypatch.setattr("scale_invariant_attention.experiments.running.Worker", None)

@@ -18,8 +18,9 @@ FLAGS = (
 )
 # Chromium reads from 3 and writes to 4; which numbers the pipes have here is another matter.
 LAUNCH = (
-    "import os, sys; read, write = map(int, sys.argv[1:3]); low = os.dup(read), os.dup(write);"
-    "os.dup2(low[0], 3); os.dup2(low[1], 4); os.execv(sys.argv[3], sys.argv[3:])"
+    "import fcntl, os, sys;"
+    "read, write = (fcntl.fcntl(int(it), fcntl.F_DUPFD, 10) for it in sys.argv[1:3]);"
+    "os.dup2(read, 3); os.dup2(write, 4); os.execv(sys.argv[3], sys.argv[3:])"
 )
 
 
@@ -147,12 +148,11 @@ def open_browser(profile):
     try:
         yield Tab(ours_read, ours_write)
     finally:
-        # Its own way to end takes its other processes with it.
-        os.write(ours_write, b'{"id":0,"method":"Browser.close"}\0')
+        # Without a reader of what it writes it ends, and its other processes with it.
+        os.close(ours_read)
+        os.close(ours_write)
         try:
             process.wait(20)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        os.close(ours_read)
-        os.close(ours_write)

@@ -28,6 +28,7 @@ from ..training import DivergedError, StoppedError
 from .chart import chart
 from .errors import plain_errors
 from .page import Page
+from .report import write_report
 
 FIGURE = "loss-by-position.png"
 FORMULA = "L = sqrt(1 + 2 log(1 + t/tau)) S - 2 log(1 + t/tau)"
@@ -42,7 +43,7 @@ def demo(
     output: Annotated[
         Path,
         typer.Option(
-            help="The folder for trainings, records and the figure; made if it is missing.",
+            help="The folder for trainings, records, figure and web page; made if it is missing.",
             readable=False,
         ),
     ] = Path("demo-output"),
@@ -59,6 +60,9 @@ def demo(
         records = _train(page, chosen, output)
         _print_losses(page, chosen[0], records)
         _print_positions(page, chosen[0], records, output / FIGURE)
+        files = [output / "records" / f"{trial.name}.json" for trial in chosen]
+        report = write_report(files, output, title=f"Trained at {chosen[0].config.length} bytes")
+        page.line(f"All of it as a web page, with an explorer of attention: {report}")
         _print_next(page, output)
 
 
