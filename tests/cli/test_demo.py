@@ -9,11 +9,13 @@ from typer.testing import CliRunner
 
 from scale_invariant_attention.cli import app
 from scale_invariant_attention.cli import demo as command
+from scale_invariant_attention.experiments import recall
 from scale_invariant_attention.experiments.demo import SCHEMES, decade_masses
-from scale_invariant_attention.experiments.evaluations import LossEvaluation
+from scale_invariant_attention.experiments.evaluations import LossEvaluation, RecallEvaluation
 from scale_invariant_attention.experiments.trials import Trial
 
 LENGTHS = (32, 128, 512)
+RECALLED_AT = (64, 256)
 
 
 def tiny_trials():
@@ -25,9 +27,20 @@ def tiny_trials():
     ]
 
 
+def tiny_recall_trials():
+    changes = {"steps": 2, "growth_steps": 1, "layers": 1, "width": 16, "batch_size": 2}
+    evaluation = RecallEvaluation(RECALLED_AT, examples=4)
+    return recall.trials(SCHEMES, (0,), changes, evaluation)
+
+
+def make_small(monkeypatch):
+    monkeypatch.setattr(command, "trials", tiny_trials)
+    monkeypatch.setattr(command, "recall_trials", tiny_recall_trials)
+
+
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr(command, "trials", tiny_trials)
+    make_small(monkeypatch)
 
 
 def demo(output):
@@ -39,7 +52,7 @@ def shown(tmp_path_factory):
     """A demo that has run, and its folder."""
     folder = tmp_path_factory.mktemp("demo") / "a folder [1]"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "trials", tiny_trials)
+        make_small(patch)
         return demo(folder), folder
 
 
@@ -75,12 +88,34 @@ def test_losses_by_position_are_drawn_twice(shown):
 
 def test_a_web_page_has_what_was_recorded(shown):
     run, folder = shown
-    assert f"an explorer of attention: {folder / 'index.html'}" in run.output
+    assert f"    {folder / 'index.html'}\n" in run.output
     text = (folder / "index.html").read_text()
-    assert "Trained at 32 bytes" in text
     for scheme in SCHEMES:
         record = json.loads((folder / "records" / f"{scheme}-seed-0.json").read_text())
         assert all(f"{row['loss']:.3f}" in text for row in record["losses"])
+        record = json.loads((folder / "records" / f"recall-{scheme}-seed-0.json").read_text())
+        assert all(f"{row['found'] / row['count']:.3f}" in text for row in record["recall"])
+
+
+def test_what_was_recalled_is_what_was_recorded(shown):
+    run, folder = shown
+    for scheme in SCHEMES:
+        record = json.loads((folder / "records" / f"recall-{scheme}-seed-0.json").read_text())
+        cells = [f"{row['found'] / row['count']:.3f}" for row in record["recall"]]
+        assert len(cells) == len(RECALLED_AT)
+        assert any(line.split()[-2:] == cells for line in run.output.splitlines()), scheme
+
+
+def test_what_was_learned_and_lost_is_told_apart():
+    recalled = {
+        "rope": {64: 0.95, 1024: 0.1},
+        "alibi": {64: 0.4, 1024: 0.1},
+        "scale-invariant-p-rope": {64: 0.99, 1024: 0.94},
+    }
+    rope, alibi, ours = command._recall_findings(recalled, 64, 1024)
+    assert rope == "RoPE has learned it, and at 16 times the trained length knows 10%."
+    assert alibi.startswith("ALiBi has learned 40% of it, and")
+    assert ours.endswith("still knows 94%.")
 
 
 def test_again_shows_the_same_without_training(shown, monkeypatch):

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from scale_invariant_attention.experiments import demo, table1
+from scale_invariant_attention.experiments import demo, recall, table1
 from scale_invariant_attention.experiments.scales import SCALES
 
 
@@ -28,3 +28,12 @@ def test_the_trials_are_those_of_table_1_but_shorter():
         fields, others = short.config.to_dict(), long.config.to_dict()
         assert {name for name in fields if fields[name] != others[name]} == shorter
         assert short.evaluation.lengths == long.evaluation.lengths
+
+
+def test_the_trials_of_recall_are_those_of_its_table_but_shorter():
+    whole = recall.trials(demo.SCHEMES, seeds=(0,))
+    shorter = {"steps", "growth_steps", "validate_every", "validation_tokens"}
+    for short, long in zip(demo.recall_trials(), whole, strict=True):
+        fields, others = short.config.to_dict(), long.config.to_dict()
+        assert {name for name in fields if fields[name] != others[name]} == shorter
+        assert short.evaluation == long.evaluation

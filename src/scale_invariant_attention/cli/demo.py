@@ -17,12 +17,21 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from ..experiments.demo import ALIBI, ALIBI_SLOPE, DecadeMasses, decade_masses, trials
+from ..experiments.demo import (
+    ALIBI,
+    ALIBI_SLOPE,
+    DecadeMasses,
+    decade_masses,
+    recall_trials,
+    trials,
+)
 from ..experiments.running import run_side_by_side
 from ..experiments.trials import Record, Trial
 from ..experiments.workers import WorkerDiedError
 from ..files import check_writable, replace_file
 from ..reporting.loss_figures import COMPARED_FROM, draw_loss_by_position, middle
+from ..reporting.losses import losses_of
+from ..reporting.shares import values_recalled
 from ..reporting.styles import TITLES
 from ..training import DivergedError, StoppedError
 from .chart import chart
@@ -31,12 +40,15 @@ from .page import Page
 from .report import write_report
 
 FIGURE = "loss-by-position.png"
+REPORT = "Trained on short contexts, read with long ones"
 FORMULA = "L = sqrt(1 + 2 log(1 + t/tau)) S - 2 log(1 + t/tau)"
 OURS, ROPE, RIVAL = "scale-invariant-p-rope", "rope", "alibi"
 LETTERS = {ROPE: "R", RIVAL: "A", OURS: "S"}
 
 # A difference in loss that another seed may turn round.
 LEVEL = 0.01
+# A share of values that is nearly all of them, and one that is little of what was known.
+KNOWN, LOST = 0.9, 0.5
 
 
 def demo(
@@ -48,7 +60,7 @@ def demo(
         ),
     ] = Path("demo-output"),
 ) -> None:
-    """Train three small models on short contexts, and let them read long ones. Needs no GPU.
+    """Train small models on short contexts, and test them on long ones. Needs no GPU.
 
     Takes minutes. What was trained before in the same folder is shown, not trained again.
     """
@@ -56,14 +68,15 @@ def demo(
         check_writable(output)
         page = Page()
         _explain(page, decade_masses())
-        chosen = trials()
-        records = _train(page, chosen, output)
-        _print_losses(page, chosen[0], records)
-        _print_positions(page, chosen[0], records, output / FIGURE)
-        files = [output / "records" / f"{trial.name}.json" for trial in chosen]
-        report = write_report(files, output, title=f"Trained at {chosen[0].config.length} bytes")
-        page.line(f"All of it as a web page, with an explorer of attention: {report}")
-        _print_next(page, output)
+        text, lookups = trials(), recall_trials()
+        _announce(page, text[0])
+        records = _train(text, output)
+        _print_losses(page, text[0], records)
+        _print_positions(page, text[0], records, output / FIGURE)
+        _announce_recall(page, lookups[0])
+        _print_recall(page, lookups[0], _train(lookups, output))
+        files = [output / "records" / f"{trial.name}.json" for trial in (*text, *lookups)]
+        _print_next(page, output, write_report(files, output, title=REPORT))
 
 
 def _explain(page: Page, decades: DecadeMasses) -> None:
@@ -94,14 +107,18 @@ def _mass(mass: float) -> str:
     return f"{mass:,.2f}" if mass >= 0.01 else f"{mass:.1e}"
 
 
-def _train(page: Page, chosen: Sequence[Trial], output: Path) -> dict[str, Record]:
-    config = chosen[0].config
+def _announce(page: Page, trial: Trial) -> None:
+    config = trial.config
     page.heading(f"2. Three models, trained on {config.length} bytes at a time")
     page.paragraph(
         f"The source of Python's standard library, byte by byte; the same model ({config.layers} "
         f"layers of width {config.width}), the same {config.steps} batches of {config.batch_size} x "
         f"{config.length} bytes. Only the scheme of positions differs.\n"
     )
+
+
+def _train(chosen: Sequence[Trial], output: Path) -> dict[str, Record]:
+    """The records of trials, by scheme."""
     records: dict[str, Record] = {}
     with _bars(chosen) as (bars, watch):
 
@@ -143,10 +160,7 @@ def _bars(chosen: Sequence[Trial]) -> Iterator[tuple[Progress, Any]]:
 
 def _print_losses(page: Page, trial: Trial, records: Mapping[str, Record]) -> None:
     trained = trial.config.length
-    losses = {
-        scheme: {row["length"]: row["loss"] for row in record["losses"]}
-        for scheme, record in records.items()
-    }
+    losses = {scheme: losses_of(record) for scheme, record in records.items()}
     longest = max(trial.evaluation.lengths)
     page.heading("3. The loss when they read more than they were trained on")
     page.paragraph("In nats a byte, the same bytes in every column; less is better.\n")
@@ -193,7 +207,7 @@ def _findings(
             f"Most bytes are decided by what is near, and that is all ALiBi looks at: of its "
             f"farthest-seeing head distances 1,000-9,999 get {far[1] / far[0]:.0%} of the weight of "
             f"100-999, and beyond that nothing. What separates the two is finding something far "
-            f"away, where the paper's needle test has ALiBi fail beyond the trained length."
+            f"away: see 5."
         )
 
 
@@ -234,8 +248,53 @@ def _print_positions(page: Page, trial: Trial, records: Mapping[str, Record], fi
         page.line(f"\nAs a picture: {figure}")
 
 
-def _print_next(page: Page, output: Path) -> None:
-    page.heading("5. Where to go next")
+def _announce_recall(page: Page, trial: Trial) -> None:
+    config = trial.config
+    task = config.task_options
+    page.heading("5. Finding something far away")
+    page.paragraph(
+        f"Loss hides whether a model can still look up one thing. So three smaller models "
+        f"({config.layers} layers of width {config.width}) learn nothing else: {task['pairs']} pairs "
+        f"of a key and a value stand somewhere in noise, and at the end the values of keys are asked "
+        f"for. They learn it on {config.length} tokens, in {config.steps} steps.\n"
+    )
+
+
+def _print_recall(page: Page, trial: Trial, records: Mapping[str, Record]) -> None:
+    trained = trial.config.length
+    lengths = trial.evaluation.lengths
+    recalled = {scheme: values_recalled(record) for scheme, record in records.items()}
+    page.paragraph(
+        f"The share of values that they know; 1 in {trial.config.task_options['values']} is chance.\n"
+    )
+    page.table(
+        ("scheme", *(f"{n:,}" + (" (trained)" if n == trained else "") for n in lengths)),
+        [
+            (TITLES[scheme], *(f"{row[length]:.3f}" for length in lengths))
+            for scheme, row in recalled.items()
+        ],
+        numbers=True,
+    )
+    page.paragraph(f"\n{' '.join(_recall_findings(recalled, trained, max(lengths)))}")
+
+
+def _recall_findings(
+    recalled: Mapping[str, Mapping[int, float]], trained: int, longest: int
+) -> Iterator[str]:
+    """What the shares say of each scheme, whatever they are."""
+    for scheme, row in recalled.items():
+        learned, left = row[trained], row[longest]
+        at = f"at {longest // trained} times the trained length"
+        start = "has learned it" if learned >= KNOWN else f"has learned {learned:.0%} of it"
+        if left < LOST * learned:
+            yield f"{TITLES[scheme]} {start}, and {at} knows {left:.0%}."
+        else:
+            yield f"{TITLES[scheme]} {start}, and {at} still knows {left:.0%}."
+
+
+def _print_next(page: Page, output: Path, report: Path) -> None:
+    page.heading("6. Where to go next")
+    page.line(f"    {report}\n        all of this as a web page, and an explorer of attention")
     # In an environment that is not activated, `sia` alone would not be found.
     sia = "sia" if shutil.which("sia") else sys.argv[0]
     for command, purpose in (

@@ -82,7 +82,7 @@ def reproduce_table2(
 
     The models of table1 are fine-tuned; those whose folders are gone are trained again. Goes on as
     table1 does. Fields of the configuration are those of the fine-tuning; what describes the model
-    holds for both. The paper's haystack is C4: sia data make --help tells how to get shards of it.
+    holds for both. The paper's haystack is C4: sia data shards --help tells how to make shards of it.
     """
     request = read_request(context, locals())
     tuning = table2.FINE_TUNING[request.scale]

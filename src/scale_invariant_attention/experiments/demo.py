@@ -1,12 +1,14 @@
-"""Why attention needs scale invariance, in minutes on a CPU: a fact of theory, and three trainings.
+"""Why attention needs scale invariance, in minutes on a CPU: a fact of theory, and two experiments.
 
-Three small models differ in their scheme alone. They are trained on short contexts and read long ones.
+Small models differ in their scheme alone. Three read text, three smaller ones look up what they are
+asked for; they are trained on short contexts and tested on long ones.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..theory import ALiBi, LogitSchedule, Plain, ScaleInvariantTransform, expected_range_mass
+from . import recall
 from .scales import SCALES
 from .trials import Trial
 
@@ -17,6 +19,7 @@ ALIBI_SLOPE = 2.0**-8
 
 SCHEMES = ("rope", "alibi", "scale-invariant-p-rope")
 STEPS = 200
+RECALL_STEPS = 300
 EVALUATED_TOKENS = 65_536
 
 
@@ -71,3 +74,18 @@ def trials() -> list[Trial]:
         "validation_lengths": (256,),
     }
     return [scale.trial(scheme, 0, changes) for scheme in SCHEMES]
+
+
+def recall_trials() -> list[Trial]:
+    """Those of the recall experiment with fewer steps, of the same schemes.
+
+    >>> [trial.name for trial in recall_trials()]
+    ['recall-rope-seed-0', 'recall-alibi-seed-0', 'recall-scale-invariant-p-rope-seed-0']
+    """
+    changes = {
+        "steps": RECALL_STEPS,
+        "growth_steps": RECALL_STEPS // 2,
+        "validate_every": 0,
+        "validation_tokens": recall.LENGTH,
+    }
+    return recall.trials(SCHEMES, (0,), changes)

@@ -110,20 +110,19 @@ def _printed(printed: Mapping[str, tuple[float, ...]], scheme: str) -> Sequence[
 
 def _task(config: Mapping[str, Any], examples: int) -> str:
     form: Mapping[str, Any] = config["task_options"]
-    cities = form.get("cities", ())
     third = config["warmup_steps"]
+    down = config["steps"] - third - config["constant_steps"]
+    needles = "1 needle" if form["needles"] == 1 else f"{form['needles']} needles"
     grown = (
-        f", growing from {config['first_length']} bytes in the first {config['growth_steps']} steps"
+        f", which grow from {config['first_length']} bytes to {config['length']} in the first "
+        f"{config['growth_steps']} steps"
         if config["first_length"]
         else ""
     )
     return (
-        f"What differs from the paper: {form['needles']} needles of {form['digits']} digits, "
-        f"`{form['sentence'].format(city=cities[0], number='7' * form['digits']).strip()}`, of "
-        f"{len(cities)} names of one letter, asked for by name at the end; the paper has 3 of 7 digits "
-        f"in a sentence, and does not tell what is asked. To bytes a number is as long as it has "
-        f"digits, and a model of this size did not learn the paper's sentence in this budget. The "
-        f"schedule is the paper's, {third} steps up, {config['constant_steps']} constant, "
-        f"{config['steps'] - third - config['constant_steps']} down, with {config['batch_size']} "
-        f"sequences a step instead of 64{grown}. {examples} texts at each length."
+        f"What differs from the paper: {needles} of {form['digits']} digits a text instead of 3 of 7, "
+        f"since in bytes three of its sentences would be most of {config['length']}; the source of "
+        f"Python as the text instead of C4; {config['batch_size']} sequences a step instead of 64"
+        f"{grown}. The sentence, the form of the answer and the schedule are the paper's: {third} steps "
+        f"up, {config['constant_steps']} constant, {down} down. {examples} texts at each length."
     )

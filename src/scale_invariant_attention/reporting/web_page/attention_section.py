@@ -35,7 +35,7 @@ def _by_distance(comparison: Comparison, name: str) -> Block:
             for n in reversed(lengths)
         ],
         note=f"Mean over layers, heads, queries and {comparison.seeds}. The same share in every decade "
-        f"is scale-invariant.",
+        f"is scale-invariant; the last range ends with the context, and may be a short one.",
     )
     text = f"Where the last queries of a text look: {described(comparison.on)}."
     return Block("", [text], charts=[chart])
@@ -64,7 +64,7 @@ def _by_length(comparison: Comparison) -> Block:
             by_label(comparison.variants),
             value,
             None,
-            caption=f"{what} by context length, mean and standard error over {comparison.seeds}",
+            caption=f"{what} by context length, {comparison.over_seeds}",
             head="scheme",
         )
         for value, what in (

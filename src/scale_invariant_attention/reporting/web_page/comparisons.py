@@ -38,6 +38,12 @@ class Comparison:
         counts = sorted({len(variant.entries) for variant in self.variants})
         return f"{' or '.join(map(str, counts))} {'seed' if counts == [1] else 'seeds'}"
 
+    @property
+    def over_seeds(self) -> str:
+        """What the values are, in words; a single seed has no error."""
+        one = all(len(variant.entries) == 1 for variant in self.variants)
+        return "one seed" if one else f"mean and standard error over {self.seeds}"
+
     def lengths(self) -> list[int]:
         """All lengths that something was measured at."""
         everyone = [*self.variants, *(it for s in self.sweeps for it in s.variants.values())]
@@ -105,10 +111,12 @@ def length_table(
     """
     lengths = comparison.lengths()
     spreads = {label: comparison.spreads(it, value) for label, it in variants.items()}
+    # Where all are alike none is best.
     marked = {
         length: best([mine[length].mean for mine in spreads.values() if length in mine])
         for length in lengths
-        if best is not None and any(length in mine for mine in spreads.values())
+        if best is not None
+        and len({mine[length].mean for mine in spreads.values() if length in mine}) > 1
     }
     rows = []
     for label, variant in variants.items():
@@ -118,7 +126,7 @@ def length_table(
             if spread is None:
                 cells.append(Cell("", "not measured"))
                 continue
-            is_best = len(variants) > 1 and spread.mean == marked.get(length)
+            is_best = spread.mean == marked.get(length)
             beside = note(_row_at(variant, comparison.kind, length)) if spread.count == 1 else ""
             cells.append(Cell(str(spread), beside, is_best))
         rows.append(TableRow(label, cells, variant.label, states(variant)))
@@ -157,6 +165,9 @@ def best_by_length(comparison: Comparison, value: Value, best: Best) -> str:
         if not means:
             continue
         top = best([spread.mean for spread in means.values()])
+        if all(spread.mean == top for spread in means.values()):
+            found.setdefault("all alike", []).append(f"{top:.3f} at {length:,}")
+            continue
         names = " and ".join(label for label, it in means.items() if it.mean == top)
         found.setdefault(names, []).append(f"{top:.3f} at {length:,}")
     return "; ".join(f"{names} with {', '.join(places)}" for names, places in found.items())

@@ -57,14 +57,11 @@ def _by_length(comparison: Comparison, name: str) -> Block:
         variants,
         _loss,
         min,
-        caption=f"Loss in nats a token by context length, mean and standard error over "
-        f"{comparison.seeds}; the lowest of each column is marked",
+        caption=f"Loss in nats a token by context length, {comparison.over_seeds}; the lowest of each "
+        f"column is marked",
         head="scheme",
     )
-    text = [
-        f"The same tokens at every length: {described(comparison.on)}. Lower is better. "
-        f"A single seed has no standard error."
-    ]
+    text = [f"The same tokens at every length: {described(comparison.on)}. Lower is better."]
     best = best_by_length(comparison, _loss, min)
     chart = Chart(
         name,

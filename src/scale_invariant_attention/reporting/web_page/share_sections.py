@@ -66,7 +66,7 @@ def _shares(comparison: Comparison, name: str, title: str, text: str) -> Block:
         by_label(comparison.variants),
         share,
         max,
-        caption=f"{title} by context length: share, mean and standard error over {comparison.seeds}; "
+        caption=f"{title} by context length: share, {comparison.over_seeds}; "
         f"the highest of each column is marked",
         head="scheme",
         note=lambda row: f"{row['low']:.3f} to {row['high']:.3f}",
@@ -93,6 +93,7 @@ def _depths(comparison: Comparison) -> Block:
     text = (
         "The share found by context length, to the right, and depth, downwards: 0% is the start of the "
         "text. All seeds together."
+        + ("" if comparison.trained_length is None else " * is the trained length.")
     )
     maps = [_heat_map(comparison, variant) for variant in comparison.variants]
     return Block("By depth", [text], heat_maps=maps)
@@ -112,11 +113,12 @@ def _heat_map(comparison: Comparison, variant: Variant) -> HeatMap:
     for start, stop in edges:
         totals = [counts.get((length, start, stop)) for length in lengths]
         shares = [it[0] / it[1] if it and it[1] else None for it in totals]
-        rows.append((f"{start:.0%} to {stop:.0%}", shares))
-    columns = [f"{length:,}" + (" (trained)" if length == trained else "") for length in lengths]
+        rows.append((f"{start * 100:.3g}-{stop:.0%}", shares))
+    columns = [f"{length:,}" + ("*" if length == trained else "") for length in lengths]
     return HeatMap(variant.label, columns, rows)
 
 
 def _needles(form: Mapping[str, Any]) -> str:
     noun = "needle" if form["needles"] == 1 else "needles"
-    return f"{form['needles']} {noun} of {form['digits']} digits"
+    digits = "digit" if form["digits"] == 1 else "digits"
+    return f"{form['needles']} {noun} of {form['digits']} {digits}"
