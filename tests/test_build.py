@@ -118,6 +118,22 @@ def test_source_distribution_has_all_that_the_kernels_need(project, tmp_path):
     assert set(kernel_files(built(unpacked, "*.whl"))) == {"_kernels.so"}
 
 
+def test_the_web_page_is_installed_with_the_package(project, tmp_path):
+    inside = Path("src/scale_invariant_attention/reporting/web_page")
+    shutil.copytree(ROOT / inside, project / inside)
+    (project / inside.parent / "__init__.py").touch()
+    compiler, _ = fake_compiler(tmp_path)
+    assert hook(project, "build_sdist", CXX=str(compiler)).returncode == 0
+    with tarfile.open(built(project, "*.tar.gz")) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (unpacked,) = tmp_path.glob("scale_invariant_attention-*")
+    assert hook(unpacked, "build_wheel", CXX=str(compiler)).returncode == 0
+    with zipfile.ZipFile(built(unpacked, "*.whl")) as archive:
+        found = {name for name in archive.namelist() if "/assets/" in name}
+    assets = (it for it in (ROOT / inside / "assets").rglob("*") if it.is_file())
+    assert found == {it.relative_to(ROOT / "src").as_posix() for it in assets}
+
+
 @needs_compiler
 def test_editable_install_has_the_library_beside_the_source(project):
     assert hook(project, "build_editable").returncode == 0

@@ -24,7 +24,7 @@ def test_help_lists_the_commands(arguments):
     run = CliRunner().invoke(app, arguments)
     assert run.exit_code == 0
     assert "Usage:" in run.output
-    for command in ("bench", "data", "demo", "doctor", "evaluate", "generate", "train"):
+    for command in ("bench", "data", "demo", "doctor", "evaluate", "generate", "report", "train"):
         assert f"\n  {command} " in run.output
 
 

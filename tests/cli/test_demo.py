@@ -86,6 +86,17 @@ def test_losses_by_position_are_drawn_twice(shown):
     assert {"R", "A", "S"} & set("".join(line[8:] for line in drawing))
 
 
+def test_a_web_page_has_what_was_recorded(shown):
+    run, folder = shown
+    assert f"    {folder / 'index.html'}\n" in run.output
+    text = (folder / "index.html").read_text()
+    for scheme in SCHEMES:
+        record = json.loads((folder / "records" / f"{scheme}-seed-0.json").read_text())
+        assert all(f"{row['loss']:.3f}" in text for row in record["losses"])
+        record = json.loads((folder / "records" / f"recall-{scheme}-seed-0.json").read_text())
+        assert all(f"{row['found'] / row['count']:.3f}" in text for row in record["recall"])
+
+
 def test_what_was_recalled_is_what_was_recorded(shown):
     run, folder = shown
     for scheme in SCHEMES:

@@ -11,6 +11,7 @@ from .doctor import doctor
 from .evaluate import evaluate
 from .generate import generate
 from .needle import needle
+from .report import report
 from .train import SETTINGS, train_command
 
 app = typer.Typer(
@@ -28,6 +29,7 @@ app.command()(doctor)
 app.command(name="train", **SETTINGS)(train_command)
 app.command()(evaluate)
 app.command()(needle)
+app.command()(report)
 app.command()(generate)
 
 

@@ -37,8 +37,10 @@ from ..training import DivergedError, StoppedError
 from .chart import chart
 from .errors import plain_errors
 from .page import Page
+from .report import write_report
 
 FIGURE = "loss-by-position.png"
+REPORT = "Trained on short contexts, read with long ones"
 FORMULA = "L = sqrt(1 + 2 log(1 + t/tau)) S - 2 log(1 + t/tau)"
 OURS, ROPE, RIVAL = "scale-invariant-p-rope", "rope", "alibi"
 LETTERS = {ROPE: "R", RIVAL: "A", OURS: "S"}
@@ -53,7 +55,7 @@ def demo(
     output: Annotated[
         Path,
         typer.Option(
-            help="The folder for trainings, records and the figure; made if it is missing.",
+            help="The folder for trainings, records, figure and web page; made if it is missing.",
             readable=False,
         ),
     ] = Path("demo-output"),
@@ -73,7 +75,8 @@ def demo(
         _print_positions(page, text[0], records, output / FIGURE)
         _announce_recall(page, lookups[0])
         _print_recall(page, lookups[0], _train(lookups, output))
-        _print_next(page, output)
+        files = [output / "records" / f"{trial.name}.json" for trial in (*text, *lookups)]
+        _print_next(page, output, write_report(files, output, title=REPORT))
 
 
 def _explain(page: Page, decades: DecadeMasses) -> None:
@@ -289,8 +292,9 @@ def _recall_findings(
             yield f"{TITLES[scheme]} {start}, and {at} still knows {left:.0%}."
 
 
-def _print_next(page: Page, output: Path) -> None:
+def _print_next(page: Page, output: Path, report: Path) -> None:
     page.heading("6. Where to go next")
+    page.line(f"    {report}\n        all of this as a web page, and an explorer of attention")
     # In an environment that is not activated, `sia` alone would not be found.
     sia = "sia" if shutil.which("sia") else sys.argv[0]
     for command, purpose in (

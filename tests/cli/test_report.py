@@ -1,0 +1,216 @@
+"""`sia report`: runs and records, real ones, as a web page; and what cannot be one."""
+
+import json
+import re
+import shutil
+
+import pytest
+import torch
+from tiny_training import tiny_config
+from typer.testing import CliRunner
+
+from scale_invariant_attention.cli import app
+from scale_invariant_attention.experiments.evaluations import NeedleEvaluation, RecallEvaluation
+from scale_invariant_attention.experiments.trials import Trial, make_record
+from scale_invariant_attention.training import train
+
+NEEDLE = {"needles": 1, "digits": 1, "cities": ["A"], "sentence": " {city}{number} "}
+RECALL = {"keys": 4, "values": 4, "noise": 4, "pairs": 2, "queries": 2}
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def page_of(*words, folder):
+    done = run("report", *words, "-o", folder)
+    assert done.exit_code == 0, done.output
+    assert done.stdout == f"{folder / 'index.html'}\n"
+    return (folder / "index.html").read_text()
+
+
+def data_of(page):
+    [text] = re.findall(r'<script type="application/json" id="page-data">(.*?)</script>', page)
+    return json.loads(text)
+
+
+def lines_of(page, chart, panel=0):
+    [found] = [it for it in data_of(page)["charts"] if it["name"] == chart]
+    return {line["key"]: line for line in found["panels"][panel]["lines"]}
+
+
+@pytest.fixture(scope="module")
+def evaluated(trained):
+    """A run with what `sia evaluate` and `sia needle` leave in it."""
+    assert run("evaluate", trained, "--tokens", 512).exit_code == 0
+    options = "needles=1,digits=1"
+    words = ("--lengths", "96,128", "--examples", 3, "--depths", 2, "--options", options)
+    assert run("needle", trained, *words).exit_code == 0
+    return trained
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    """Records of needles and of recall, as `sia reproduce` makes them, of trainings of a second."""
+    results, runs = tmp_path_factory.mktemp("records"), tmp_path_factory.mktemp("runs")
+    short = {"steps": 2, "validate_every": 0, "length": 64, "validation_lengths": (64,)}
+    trials = [
+        Trial(
+            f"needles-{scheme}-seed-0",
+            tiny_config(scheme=scheme, task="needles", task_options=NEEDLE, **short),
+            NeedleEvaluation((64, 96), examples=4, depths=2),
+        )
+        for scheme in ("rope", "alibi")
+    ]
+    trials.append(
+        Trial(
+            "recall-rope-seed-0",
+            tiny_config(scheme="rope", task="recall", task_options=RECALL, vocab_size=13, **short),
+            RecallEvaluation((64, 96), examples=4),
+        )
+    )
+    for trial in trials:
+        folder = runs / trial.name
+        make_record(trial, train(trial.config, folder), folder, results, torch.device("cpu"))
+    return results
+
+
+def test_a_run_shows_training_losses_positions_and_needles(evaluated, tmp_path):
+    page = page_of(evaluated, folder=tmp_path)
+    metrics = [json.loads(line) for line in (evaluated / "metrics.jsonl").read_text().splitlines()]
+    [curve] = lines_of(page, "training-0").values()
+    steps = [line for line in metrics if "loss" in line]
+    assert curve["x"] == [line["step"] for line in steps]
+    assert curve["y"] == pytest.approx([line["loss"] for line in steps], rel=1e-5)
+    [validation] = lines_of(page, "training-0", panel=2).values()
+    ends = [line["validation"]["64"] for line in metrics if "validation" in line]
+    assert validation["y"] == pytest.approx(ends, rel=1e-5)
+    results = json.loads((evaluated / "evaluation" / "evaluation.json").read_text())
+    [losses] = lines_of(page, "loss-0").values()
+    assert losses["y"] == pytest.approx([row["loss"] for row in results["by_length"]], rel=1e-5)
+    [positions] = lines_of(page, "position-0").values()
+    assert len(positions["y"]) == len(results["by_position"])
+    found = json.loads((evaluated / "needles" / "needles.json").read_text())
+    [shares] = lines_of(page, "needles-0").values()
+    assert shares["y"] == [row["found"] / row["count"] for row in found["lengths"]]
+    assert page.count('<td class="share-') == len(found["cells"])
+    assert "unfinished" not in page
+
+
+def test_records_of_needles_and_recall(records, tmp_path):
+    page = page_of(records, folder=tmp_path)
+    recorded = {it.stem: json.loads(it.read_text()) for it in records.iterdir()}
+    lines = lines_of(page, "needles-0")
+    assert list(lines) == ["RoPE", "ALiBi"]
+    for scheme, label in (("rope", "RoPE"), ("alibi", "ALiBi")):
+        rows = recorded[f"needles-{scheme}-seed-0"]["needles"]["lengths"]
+        assert lines[label]["y"] == [row["found"] / row["count"] for row in rows]
+        for row in rows:
+            interval = f"{row['low']:.3f} to {row['high']:.3f}"
+            assert f"{row['found'] / row['count']:.3f} <small>{interval}</small>" in page
+    rows = recorded["recall-rope-seed-0"]["recall"]
+    assert lines_of(page, "recall-0")["RoPE"]["y"] == [row["found"] / row["count"] for row in rows]
+    # Trainings on text with needles and on pairs of keys have losses that cannot be compared.
+    names = [chart["name"] for chart in data_of(page)["charts"]]
+    assert {"training-0", "training-1"} <= set(names)
+
+
+def test_attention_by_distance(records, tmp_path):
+    record = json.loads((records / "recall-rope-seed-0.json").read_text())
+    del record["recall"]
+    shares, entropy = [{"mean": 0.25}, {"mean": 0.75}], [{"mean": 1.5}]
+    record["evaluation"] = {"lengths": [64], "contexts": 4, "ratio": 10.0, "recent": 100}
+    overall = {"share": shares, "global_entropy": entropy, "recent_share": [{"mean": 0.9}]}
+    record["attention"] = [{"length": 64, "edges": [0, 10, 64], "overall": overall}]
+    (tmp_path / "attention-rope-seed-0.json").write_text(json.dumps(record))
+    page = page_of(tmp_path / "attention-rope-seed-0.json", folder=tmp_path)
+    [line] = lines_of(page, "attention-0").values()
+    assert line["y"] == [0.25, 0.75]
+    assert line["x"] == pytest.approx([3, (10 * 63) ** 0.5], rel=1e-5)
+    assert "<td>0.900</td>" in page and "<td>1.500</td>" in page
+    assert "the nearest 100 tokens" in page
+
+
+def test_runs_and_records_together_and_an_unfinished_run(evaluated, records, tmp_path):
+    unfinished = tmp_path / "unfinished"
+    shutil.copytree(evaluated, unfinished)
+    shutil.rmtree(unfinished / "model")
+    shutil.rmtree(unfinished / "evaluation")
+    shutil.rmtree(unfinished / "needles")
+    lines = (unfinished / "metrics.jsonl").read_text().splitlines(keepends=True)
+    kept = [line for line in lines if json.loads(line)["step"] <= 6]
+    # As a kill leaves it.
+    (unfinished / "metrics.jsonl").write_text("".join(kept) + '{"step": 7, "lo')
+    page = page_of(evaluated, unfinished, records, folder=tmp_path / "out")
+    assert "unfinished, at step 6 of 8" in page
+    assert "1 not finished" in page
+    assert len(lines_of(page, "training-0")) == 2
+
+
+def test_a_folder_of_runs_and_a_run_without_steps(evaluated, tmp_path):
+    run_folder = tmp_path / "runs" / "begun"
+    run_folder.mkdir(parents=True)
+    shutil.copy(evaluated / "config.json", run_folder)
+    page = page_of(tmp_path / "runs", folder=tmp_path / "out")
+    assert "unfinished, at step 0 of 8" in page
+    assert "Nothing has been measured yet" in page
+
+
+def test_without_runs_the_page_is_the_explorer(tmp_path):
+    page = page_of(folder=tmp_path)
+    assert "<title>Attention explorer</title>" in page
+    assert data_of(page)["charts"] == []
+    page = page_of("--title", "Mine & yours", folder=tmp_path)
+    assert "<title>Mine &amp; yours</title>" in page
+
+
+def test_hostile_names_of_folders_stay_words(evaluated, tmp_path):
+    hostile = tmp_path / "<script>alert(1)<"
+    shutil.copytree(evaluated, hostile)
+    page = page_of(hostile, evaluated, folder=tmp_path / "out")
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert(1)&lt;" in page
+
+
+def damaged(records):
+    record = json.loads((records / "recall-rope-seed-0.json").read_text())
+    yield "torn.json", json.dumps(record)[:500], "is damaged: it is not JSON"
+    yield "list.json", "[]", "holds no JSON object"
+    yield "other.json", '{"name": 1}', "is no record of sia reproduce: it must have 'config'"
+    without = {name: value for name, value in record.items() if name != "provenance"}
+    yield "less.json", json.dumps(without), "cannot be read: it has no 'provenance'; restore it"
+    wrong = record | {"recall": [{**record["recall"][0], "found": 9, "count": 0}]}
+    yield "wrong.json", json.dumps(wrong), "found must be from 0 to count, got 9 of 0"
+    strange = record | {"config": record["config"] | {"scheme": "none such"}}
+    yield "strange.json", json.dumps(strange), "there is no scheme 'none such'"
+
+
+def test_a_damaged_record_is_named_with_a_remedy(records, tmp_path):
+    for name, text, message in damaged(records):
+        path = tmp_path / name
+        path.write_text(text)
+        done = run("report", path, "-o", tmp_path / "out")
+        assert done.exit_code == 1, name
+        assert done.stderr.startswith("Error: ") and len(done.stderr.splitlines()) == 1
+        assert str(path) in done.stderr and message in done.stderr
+        assert re.search(r"; (restore|give|make)", done.stderr), done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_no_run_is_refused(evaluated, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").touch()
+    shutil.copytree(evaluated, tmp_path / "broken")
+    (tmp_path / "broken" / "evaluation" / "evaluation.json").write_text('{"data": {}}')
+    for path, message in (
+        (tmp_path / "missing", "there is no file or folder"),
+        (tmp_path / "empty", "is empty; give a folder that sia train or sia reproduce wrote"),
+        (tmp_path / "other", "has no config.json, no record and no run in it"),
+        (evaluated / "model", "holds a saved model and no run"),
+        (tmp_path / "broken", "evaluation.json cannot be read: it has no 'name'; make it again"),
+    ):
+        done = run("report", path, "-o", tmp_path / "out")
+        assert done.exit_code == 1
+        assert str(path) in done.stderr and message in done.stderr
+    assert not (tmp_path / "out").exists()
