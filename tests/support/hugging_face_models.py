@@ -1,7 +1,6 @@
 """Tiny random models of transformers, and attention written from the definition to compare with."""
 
 import torch
-from scale_invariant_attention.integrations import huggingface
 from transformers import (
     AttentionInterface,
     AutoModelForCausalLM,
@@ -15,6 +14,8 @@ from transformers import (
     Qwen3Config,
 )
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+from scale_invariant_attention.integrations import huggingface
 
 SIZES = {
     "hidden_size": 64,

@@ -14,6 +14,7 @@ from hugging_face_models import (
     tiny,
     transform,
 )
+
 from scale_invariant_attention import schemes
 from scale_invariant_attention.integrations import huggingface
 

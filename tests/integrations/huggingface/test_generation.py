@@ -3,6 +3,7 @@
 import pytest
 import torch
 from hugging_face_models import FAMILIES, converted, left_padded, some_tokens, tiny
+
 from scale_invariant_attention.integrations import huggingface
 
 NEW = 12

@@ -21,7 +21,7 @@ register()
 # Imported when they are asked for.
 _HOMES = {
     "Calibration": "calibration",
-    "convert": "convert",
+    "convert": "conversion",
     "measure_scores": "calibration",
 }
 

@@ -13,6 +13,8 @@ from ... import schemes
 from .placing import Placing, placing
 from .slots import NAME, Slots
 
+# Of models that only switched their implementation: the transform with the paper's tau in all heads.
+DEFAULT_SLOTS = Slots(schemes.get("scale-invariant-nope"), heads=1)
 OBSERVER = "observe_scores"
 
 # Called with a layer, scaled queries, keys, their placing and the factor of q . k.
@@ -54,7 +56,7 @@ def attention_forward(
         keys=key.shape[2],
         window=sliding_window,
     )
-    slots = getattr(module, NAME, None) or _default_slots(query.shape[1])
+    slots = getattr(module, NAME, DEFAULT_SLOTS)
     query = slots.scaled(query, placed)
     observe: Observer | None = getattr(module, OBSERVER, None)
     if observe is not None:
@@ -62,15 +64,9 @@ def attention_forward(
     if s_aux is None:
         out: Tensor = slots.attend(query, key, value, placed, scale=scaling)
     else:
-        out = _with_sink(
-            *slots.attend(query, key, value, placed, scale=scaling, return_lse=True), s_aux
-        )
+        out, lse = slots.attend(query, key, value, placed, scale=scaling, return_lse=True)
+        out = _with_sink(out, lse, s_aux)
     return out.transpose(1, 2).contiguous(), None
-
-
-def _default_slots(heads: int) -> Slots:
-    """Of models that only switched their implementation: the transform with the paper's tau."""
-    return Slots(schemes.get("scale-invariant-p-rope"), heads)
 
 
 def _with_sink(out: Tensor, lse: Tensor, sink: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ def rope_parameters(
     """The parameters of a scheme for a model that had `original` ones; `given` are its options.
 
     >>> rope_parameters("p-rope", {}, {"rope_type": "default", "rope_theta": 1e4}, 128, 4096)
-    {'rope_type': 'proportional', 'rope_theta': 1639182.0..., 'partial_rotary_factor': 0.5}
+    {'rope_type': 'proportional', 'rope_theta': 1639882.8..., 'partial_rotary_factor': 0.5}
     """
     if all(isinstance(part, dict) for part in original.values()):
         # Models with a rotary for each type of layer, as Gemma 3.

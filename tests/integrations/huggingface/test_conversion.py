@@ -6,11 +6,12 @@ import json
 import pytest
 import torch
 from hugging_face_models import FAMILIES, converted, some_tokens, tiny
+from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
+
 from scale_invariant_attention import schemes
 from scale_invariant_attention.integrations import huggingface
 from scale_invariant_attention.integrations.huggingface.settings import KEY
 from scale_invariant_attention.schemes import ProportionalRoPE, TruncatedRoPE, YaRN
-from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 
 LENGTH = 20
 

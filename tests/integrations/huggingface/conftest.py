@@ -1,5 +1,0 @@
-"""Tests of this folder need transformers."""
-
-import pytest
-
-pytest.importorskip("transformers", minversion="5")
