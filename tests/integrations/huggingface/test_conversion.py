@@ -94,10 +94,11 @@ def test_without_this_package_a_saved_model_is_refused(tmp_path, monkeypatch):
 
 
 def test_half_precision_comes_back_too(tmp_path):
-    model = converted(learn_tau=True).to(torch.bfloat16)
-    loaded = saved_and_loaded(model, tmp_path, dtype=torch.bfloat16)
-    assert loaded.dtype == torch.bfloat16
-    assert loaded.model.rotary_emb.inv_freq.dtype == torch.float32
+    for scheme in ("logn-p-rope", "scale-invariant-p-rope"):
+        model = huggingface.convert(tiny().to(torch.bfloat16), scheme)
+        loaded = saved_and_loaded(model, tmp_path / scheme, dtype=torch.bfloat16)
+        assert loaded.dtype == torch.bfloat16
+        assert torch.equal(logits(loaded), logits(model))
 
 
 def test_p_rope_is_written_in_transformers_own_format():

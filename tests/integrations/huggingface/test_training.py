@@ -99,6 +99,8 @@ def test_trainer_with_packed_sequences(tmp_path):
         packed = model(**{k: v for k, v in batch.items() if k != "labels"}).logits
         apart = torch.cat([model(torch.tensor([row])).logits for row in rows], dim=1)
     torch.testing.assert_close(packed, apart, rtol=1e-4, atol=1e-4)
+    with pytest.raises(ValueError, match="cu_seq_lens_q"):
+        model(batch["input_ids"], cu_seq_lens_q=batch["cu_seq_lens_q"])
     rows = [{"input_ids": row} for row in rows]
     run = trainer(model, tmp_path, rows, max_steps=2, data_collator=collator)
     assert run.train().training_loss > 0

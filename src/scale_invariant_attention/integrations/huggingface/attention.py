@@ -56,6 +56,7 @@ def attention_forward(
         keys=key.shape[2],
         window=sliding_window,
     )
+    placed.check_boundaries(others.get("cu_seq_lens_q"))
     slots = getattr(module, NAME, DEFAULT_SLOTS)
     query = slots.scaled(query, placed)
     observe: Observer | None = getattr(module, OBSERVER, None)

@@ -27,6 +27,19 @@ class Placing:
     keys: int
     any_positions: bool  # whether distances may exceed the number of keys
 
+    def check_boundaries(self, boundaries: Tensor | None) -> None:
+        """Refuse ends of packed sequences, as flash attention takes them, that positions do not show."""
+        if boundaries is None:
+            return
+        documents: Tensor = self.visibility["query_documents"]
+        changes = documents.diff(dim=1) != 0
+        begins = torch.nn.functional.pad(changes, (1, 0), value=True).flatten()
+        require(
+            begins[boundaries[:-1].long()].all(),
+            "cu_seq_lens_q says that sequences are packed, and position_ids do not start again with "
+            "every one of them: pass such position_ids, as DataCollatorWithFlattening makes them",
+        )
+
     def span(self) -> int:
         """How many distances tables must cover."""
         positions: Tensor = self.visibility["key_positions"]

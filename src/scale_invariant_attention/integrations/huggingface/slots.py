@@ -118,7 +118,11 @@ def fill(module: nn.Module, settings: Settings | None) -> None:
         layer: Any = module.layer_idx
         slots = slots_for(settings, config.num_attention_heads, layer)
         weight = next(module.parameters(), None)
-        setattr(module, NAME, slots if weight is None else slots.to(weight.device))
+        if weight is not None:
+            # As they would be loaded: in the dtype of the model, unless that is quantised.
+            dtype = weight.dtype if weight.is_floating_point() else None
+            slots = slots.to(weight.device, dtype)
+        setattr(module, NAME, slots)
 
 
 def fill_when_built(parent: nn.Module, name: str, module: nn.Module | None) -> None:
