@@ -4,7 +4,7 @@ import pytest
 import torch
 from hugging_face_models import converted, left_padded, some_tokens, tiny
 from torch._dynamo.testing import CompileCounter
-from transformers import StaticCache
+from transformers import CompileConfig, StaticCache
 
 from scale_invariant_attention.integrations import huggingface
 
@@ -78,8 +78,13 @@ def test_wrong_positions_are_refused_by_a_compiled_model_too():
 @pytest.mark.slow
 def test_generate_compiles_its_steps():
     model = converted()
-    model.generation_config.compile_config = None
     ids = some_tokens(2, LENGTH)
     greedy = {"max_new_tokens": 8, "do_sample": False}
     expected = model.generate(ids, **greedy)
-    assert torch.equal(model.generate(ids, **greedy, cache_implementation="static"), expected)
+    compiled = CompileConfig(fullgraph=True, backend="aot_eager", mode=None)
+    # On CPUs transformers compiles only when told so.
+    compiled._compile_all_devices = True
+    torch._dynamo.utils.counters.clear()
+    static = {"cache_implementation": "static", "compile_config": compiled}
+    assert torch.equal(model.generate(ids, **greedy, **static), expected)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0

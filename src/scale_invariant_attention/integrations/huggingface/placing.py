@@ -91,9 +91,8 @@ def _uncached(rows: Tensor, positions: Tensor, shared: dict[str, Any]) -> Placin
     visible = rows[:, DOCUMENT] != HIDDEN
     previous, begun = _previous(positions, visible)
     begins = visible & begun & (positions <= previous)
-    documents = rows[:, DOCUMENT].masked_fill(~visible, 0).cummax(1).values + begins.long().cumsum(
-        1
-    )
+    of_mask = rows[:, DOCUMENT].masked_fill(~visible, 0).cummax(1).values
+    documents = of_mask + begins.long().cumsum(1)
     first = positions.masked_fill(~visible, FAR).amin(1, keepdim=True)
     key_positions = (positions - first).masked_fill(~visible, 0)
     # Tokens of padding see nothing, and are not seen.
