@@ -18,6 +18,7 @@ ALLOWED = {
     "attention": {"theory"},
     "schemes": {"theory"},
     "model": {"theory", "files", "attention", "schemes"},
+    "integrations": {"theory", "files", "attention", "schemes", "model"},
     "data": {"files"},
     "evaluation": {"theory", "data", "model"},
     "training": LIBRARY - {"training"},

@@ -1,14 +1,16 @@
 """Rotary frequencies as transformers computes them, to compare ours with."""
 
-from transformers import LlamaConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+import pytest
 
 
 def hugging_face_frequencies(
     rope_type, head_dim, *, base=10_000.0, train_length=4096, context_length=None, **parameters
 ):
     """Frequencies ``[head_dim / 2]``, float32, and the factor for queries and for keys."""
-    config = LlamaConfig(
+    transformers = pytest.importorskip("transformers", minversion="5")
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    config = transformers.LlamaConfig(
         hidden_size=2 * head_dim,
         num_attention_heads=2,
         head_dim=head_dim,
