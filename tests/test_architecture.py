@@ -21,10 +21,11 @@ ALLOWED = {
     "data": {"files"},
     "evaluation": {"theory", "data", "model"},
     "training": LIBRARY - {"training"},
+    "integrations": LIBRARY - {"training"},
     "benchmark": {"theory", "attention", "schemes", "model", "reporting"},
     "experiments": LIBRARY,
     "reporting": set(),
-    "cli": LIBRARY | {"benchmark", "experiments", "reporting"},
+    "cli": LIBRARY | {"benchmark", "experiments", "integrations", "reporting"},
 }
 
 

@@ -1,0 +1,1 @@
+"""Other libraries that the op and the models are at home in."""
