@@ -9,6 +9,7 @@ from . import bench, data, reproduce
 from .demo import demo
 from .doctor import doctor
 from .evaluate import evaluate
+from .export import export
 from .generate import generate
 from .needle import needle
 from .train import SETTINGS, train_command
@@ -29,6 +30,7 @@ app.command(name="train", **SETTINGS)(train_command)
 app.command()(evaluate)
 app.command()(needle)
 app.command()(generate)
+app.command()(export)
 
 
 def _print_version(wanted: bool) -> None:

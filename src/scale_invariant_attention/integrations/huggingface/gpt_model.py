@@ -49,6 +49,23 @@ class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: i
         self.gpt = GPT(config.gpt())
         self.post_init()
 
+    @classmethod
+    def of(cls, gpt: GPT, **others: Any) -> "ScaleInvariantGPTForCausalLM":
+        """A model of ours for transformers, with the same weights; `others` are for its configuration.
+
+        >>> from scale_invariant_attention.model import GPTConfig
+        >>> gpt = GPT(GPTConfig.preset("mini"))
+        >>> ScaleInvariantGPTForCausalLM.of(gpt).gpt is gpt
+        True
+        """
+        with torch.device("meta"):
+            model = cls(
+                ScaleInvariantGPTConfig.of(gpt.config, dtype=gpt.head.weight.dtype, **others)
+            )
+        model.gpt = gpt
+        model.train(gpt.training)
+        return model
+
     @property
     def gradient_checkpointing(self) -> bool:
         """Whether blocks compute their activations again in the backward pass."""
@@ -104,7 +121,7 @@ class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: i
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds, and not both or neither")
         if input_ids is not None:
-            check_inputs(self.gpt.config.vocab_size, input_ids, positions=position_ids)
+            check_inputs(self.gpt.config.vocab_size, input_ids)
             embedded = self.gpt.embedding(input_ids.long())
         else:
             assert inputs_embeds is not None

@@ -39,7 +39,7 @@ def read_arguments(
     mask = _token_mask(attention_mask, tokens, past)
     if position_ids is None:
         return Arguments(mask)
-    positions = position_ids.expand_as(tokens).long()
+    positions = _positions(position_ids, tokens)
     real = None if mask is None else mask[:, past:]
     if _same(positions, _counted(tokens, mask, past)[:, past:], real):
         return Arguments(mask)
@@ -109,6 +109,17 @@ def _token_mask(attention_mask: Tensor | None, tokens: Tensor, past: int) -> Ten
         )
     mask = attention_mask.bool()
     return None if bool(mask.all()) else mask
+
+
+def _positions(position_ids: Tensor, tokens: Tensor) -> Tensor:
+    rows, length = tokens.shape
+    fits = position_ids.shape in ((length,), (1, length), (rows, length))
+    if position_ids.is_floating_point() or position_ids.dtype == torch.bool or not fits:
+        raise ValueError(
+            f"position_ids must be integers {[rows, length]} or {[1, length]}, got "
+            f"{position_ids.dtype} of shape {tuple(position_ids.shape)}"
+        )
+    return position_ids.expand_as(tokens).long()
 
 
 def _counted(tokens: Tensor, mask: Tensor | None, past: int) -> Tensor:
