@@ -1,6 +1,7 @@
 """Folders for transformers: whole or not there, with the tokenizer of the model, and back to ours."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tiny_models import CASES, random_tokens, tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from scale_invariant_attention.data import get_encoding
+from scale_invariant_attention.files import locked
 from scale_invariant_attention.integrations.huggingface import (
     export,
     open_from_transformers,
@@ -97,12 +99,18 @@ def test_what_is_broken_off_leaves_what_was_there(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["hf"]
 
 
-def test_until_it_is_whole_an_export_is_not_in_its_place(tmp_path, monkeypatch):
-    """What a kill leaves has another name, whenever it comes."""
+def test_what_kills_leave_has_another_name_and_is_cleared_by_the_next(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(export, "_sync", lambda folder: seen.append(Path(folder)))
-    save_for_transformers(mini(), tmp_path / "hf")
-    assert [path.name.startswith(".hf-") for path in seen] == [True]
+    monkeypatch.setattr(export, "_sync", lambda folder: seen.append(Path(folder).name))
+    # One of a process that was killed, and one that another process is writing.
+    left, busy = (tmp_path / f".hf-{digit * 16}" for digit in "ab")
+    for folder in (left, busy):
+        folder.mkdir()
+        (folder / "model.safetensors").write_text("half")
+    with locked(busy):
+        save_for_transformers(mini(), tmp_path / "hf")
+    assert [re.fullmatch(r"\.hf-[0-9a-f]{16}", name) is not None for name in seen] == [True]
+    assert {path.name for path in tmp_path.iterdir()} == {"hf", busy.name}
 
 
 def test_slots_of_ones_own_are_refused(tmp_path):

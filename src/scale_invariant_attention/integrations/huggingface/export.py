@@ -9,11 +9,12 @@ import re
 import secrets
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ...data.encoding import Encoding
-from ...files import sync_folder
+from ...files import locked, sync_folder
 from ...model import GPT
 from .exported_tokenizer import exported_tokenizer
 from .gpt_config import MODEL_TYPE
@@ -56,7 +57,7 @@ def save_for_transformers(
     ['README.md', 'config.json', 'generation_config.json', 'model.safetensors', 'tokenizer.json',
      'tokenizer_config.json']
     """
-    folder = Path(folder)
+    folder = Path(folder).absolute()
     check_replaceable(folder)
     tokenizer = None if encoding is None else exported_tokenizer(encoding)
     start = document_start if encoding is None else encoding.document_start
@@ -65,16 +66,20 @@ def save_for_transformers(
     )
     card = model_card(model.config, None if encoding is None else encoding.name, provenance or {})
     folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = folder.with_name(f".{folder.name}-{secrets.token_hex(8)}")
+    partial = _beside(folder)
+    partial.mkdir()
     try:
-        wrapped.save_pretrained(partial)
-        if tokenizer is not None:
-            tokenizer.save_pretrained(partial)
-        (partial / CARD).write_text(card)
-        _sync(partial)
-        _put_in_place(partial, folder)
+        # Held, it is no leftover; whoever is killed holds nothing.
+        with locked(partial):
+            wrapped.save_pretrained(partial)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(partial)
+            (partial / CARD).write_text(card)
+            _sync(partial)
+            _put_in_place(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+    _clear_leftovers(folder)
 
 
 def open_from_transformers(folder: str | os.PathLike[str]) -> GPT:
@@ -134,11 +139,20 @@ def _sync(folder: Path) -> None:
 
 
 def _put_in_place(partial: Path, folder: Path) -> None:
-    old = folder.with_name(f".{folder.name}-{secrets.token_hex(8)}")
-    replaced = folder.exists()
-    if replaced:
-        folder.rename(old)
+    if folder.exists():
+        folder.rename(_beside(folder))
     partial.rename(folder)
     sync_folder(folder.parent)
-    if replaced:
-        shutil.rmtree(old)
+
+
+def _beside(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}-{secrets.token_hex(8)}")
+
+
+def _clear_leftovers(folder: Path) -> None:
+    """Remove what this export replaced, and what killed ones left; not what another process writes."""
+    name = re.compile(rf"\.{re.escape(folder.name)}-[0-9a-f]{{16}}")
+    for path in list(folder.parent.iterdir()):
+        if name.fullmatch(path.name):
+            with suppress(OSError), locked(path, wait=False):
+                shutil.rmtree(path)
