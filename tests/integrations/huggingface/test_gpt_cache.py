@@ -95,3 +95,19 @@ def test_positions_behind_a_cache_are_counted():
         model(tokens[:, 5:], past_key_values=cache, position_ids=torch.tensor([[9]]))
     with pytest.raises(ValueError, match=r"must be \[1, 6\]"):
         model(tokens[:, 5:], past_key_values=cache, attention_mask=torch.ones(1, 1))
+
+
+def test_gradients_go_through_a_cache():
+    model, tokens = wrapped("learned tau"), random_tokens(2, 9)
+
+    def gradient(*sizes):
+        model.zero_grad()
+        cache, logits, start = DynamicCache(), [], 0
+        for size in sizes:
+            out = model(tokens[:, start : start + size], past_key_values=cache)
+            logits.append(out.logits)
+            start += size
+        torch.cat(logits, 1).square().sum().backward()
+        return model.gpt.blocks[0].attention.distance.log_tau.grad.clone()
+
+    torch.testing.assert_close(gradient(5, 1, 3), gradient(9))

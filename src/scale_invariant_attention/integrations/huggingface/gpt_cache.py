@@ -7,6 +7,7 @@ has: it is settled by the first call. It is noted on the cache itself, which cop
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 from transformers import Cache
 
@@ -43,13 +44,12 @@ class TransformersCache:
         self, layer: int, span: int, make: Callable[[int], DistanceAffine]
     ) -> DistanceAffine:
         """A layer's gain and bias for at least `span` distances, made anew when it has outgrown them."""
-        if self._first:
+        # Kept tables have no gradients.
+        if self._first or torch.is_grad_enabled():
             return make(span)
         affine = self._notes.affines.get(layer)
         if affine is None or affine.length < span:
-            affine = make(2 * span)
-            if not affine.gain.requires_grad:
-                self._notes.affines[layer] = affine
+            self._notes.affines[layer] = affine = make(2 * span)
         return affine
 
 
