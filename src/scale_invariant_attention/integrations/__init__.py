@@ -1,1 +1,1 @@
-"""Other libraries that the op and the models are at home in."""
+"""Other libraries that scale-invariant attention moves into; each is imported by its name."""
