@@ -18,14 +18,14 @@ ALLOWED = {
     "attention": {"theory"},
     "schemes": {"theory"},
     "model": {"theory", "files", "attention", "schemes"},
-    "integrations": {"theory", "files", "attention", "schemes", "model"},
     "data": {"files"},
     "evaluation": {"theory", "data", "model"},
     "training": LIBRARY - {"training"},
+    "integrations": LIBRARY - {"training"},
     "benchmark": {"theory", "attention", "schemes", "model", "reporting"},
-    "experiments": LIBRARY,
+    "experiments": LIBRARY | {"integrations"},
     "reporting": set(),
-    "cli": LIBRARY | {"benchmark", "experiments", "reporting"},
+    "cli": LIBRARY | {"benchmark", "experiments", "integrations", "reporting"},
 }
 
 

@@ -9,6 +9,7 @@ from . import bench, data, reproduce
 from .demo import demo
 from .doctor import doctor
 from .evaluate import evaluate
+from .export import export
 from .generate import generate
 from .needle import needle
 from .report import report
@@ -31,6 +32,7 @@ app.command()(evaluate)
 app.command()(needle)
 app.command()(report)
 app.command()(generate)
+app.command()(export)
 
 
 def _print_version(wanted: bool) -> None:

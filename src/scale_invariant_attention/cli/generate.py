@@ -8,15 +8,11 @@ from typing import Annotated
 import torch
 import typer
 
-from ..data import Encoding, get_encoding
-from ..data.encoding import DOCUMENT_START
-from ..data.noted_encoding import NotedEncoding
-from ..training import TrainedModel, open_trained
-from ..training.corpus import corpus_encoding
+from ..data import Encoding
+from ..training import open_trained
 from ..training.devices import find_device
 from .errors import plain_errors
-
-BYTES = get_encoding("bytes")
+from .text import BYTES, DocumentStart, TokenizerName, text_encoding
 
 # What would move the cursor or worse: all that is no text but for the tab and the end of a line.
 CONTROLS = {
@@ -44,22 +40,8 @@ def generate(
             help="The prompt as tokens, instead of text; prints tokens.",
         ),
     ] = None,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help='What the model was trained with, where its data does not tell: "bytes", a file of '
-            'the tokenizers library ending in .json, or an encoding of tiktoken, such as "gpt2".',
-        ),
-    ] = None,
-    document_start: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TOKEN",
-            help="The token of a tokenizer file before every document; by default what is noted "
-            "with the data, or <|endoftext|>.",
-        ),
-    ] = None,
+    tokenizer: TokenizerName = None,
+    document_start: DocumentStart = None,
     max_new_tokens: Annotated[int, typer.Option(min=0, help="How many to write at most.")] = 256,
     temperature: Annotated[
         float, typer.Option(help="0 takes the likeliest token, 1 samples as the model predicts.")
@@ -92,7 +74,7 @@ def generate(
         if trained.unfinished is not None:
             typer.echo(f"Unfinished: this is step {trained.unfinished:,}.", err=True)
         if tokens is None:
-            encoding = _encoding(trained, tokenizer, document_start)
+            encoding = text_encoding(trained, tokenizer, document_start)
             ids, stops = _encoded(prompt or "", encoding), [encoding.document_start]
         else:
             encoding, ids, stops = None, _ids(tokens), []
@@ -114,43 +96,6 @@ def generate(
         except KeyboardInterrupt:
             typer.echo()
             raise typer.Exit(130) from None
-
-
-def _encoding(trained: TrainedModel, tokenizer: str | None, document_start: str | None) -> Encoding:
-    """The one that is asked for, or else the one that the data of the run was made with."""
-    size = trained.model.config.vocab_size
-    noted = _noted(trained)
-    if tokenizer is not None:
-        noted_start = None if noted is None else noted.document_start_word
-        start = document_start or noted_start or DOCUMENT_START
-        encoding = get_encoding(tokenizer, document_start=start)
-        if noted is not None:
-            noted.check(encoding)
-    elif noted is not None:
-        encoding = noted.open()
-    elif size == BYTES.vocab_size:
-        encoding = BYTES
-    else:
-        raise ValueError(
-            f"the tokens of this model are not bytes: it has {size:,} of them, and what they were made "
-            f"with is not noted here. Give it as --tokenizer, a file ending in .json or a name such as "
-            f"gpt2; or give the prompt as --tokens 464,3290,..."
-        )
-    if encoding.vocab_size > size:
-        raise ValueError(
-            f"the tokenizer {encoding.name!r} has {encoding.vocab_size:,} tokens and this model only "
-            f"{size:,}: it was trained with another one. Give that one as --tokenizer"
-        )
-    return encoding
-
-
-def _noted(trained: TrainedModel) -> NotedEncoding | None:
-    if trained.training is None:
-        return None
-    try:
-        return corpus_encoding(trained.training.data)
-    except FileNotFoundError:
-        return None  # the model may be far from its data
 
 
 def _encoded(prompt: str, encoding: Encoding) -> list[int]:

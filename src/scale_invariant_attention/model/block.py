@@ -13,7 +13,7 @@ from ..attention import DistanceAffine, distance_affine_attention
 from ..attention.numerics import compute_dtype
 from ..schemes import Scheme
 from ..schemes.rotary import Rotation
-from .cache import KeyValueCache
+from .cache import LayerCache
 from .config import GPTConfig
 from .placing import Placing
 
@@ -24,7 +24,7 @@ class Call:
 
     placing: Placing
     rotate: Rotation | None
-    cache: KeyValueCache | None
+    cache: LayerCache | None
     backend: str
 
 

@@ -1,12 +1,27 @@
 """The keys and values of the tokens so far, so that a step of generation costs one token."""
 
 from collections.abc import Callable
+from typing import Protocol
 from weakref import ref
 
 import torch
 from torch import Tensor, nn
 
 from ..attention import DistanceAffine
+
+
+class LayerCache(Protocol):
+    """What a layer needs of a cache, whoever keeps the keys and values."""
+
+    def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Add ``[B, H, new, D]`` to a layer, and return all of its keys and values so far."""
+        ...
+
+    def affine(
+        self, layer: int, span: int, make: Callable[[int], DistanceAffine]
+    ) -> DistanceAffine:
+        """A layer's gain and bias for at least `span` distances, which `make` makes."""
+        ...
 
 
 class KeyValueCache:

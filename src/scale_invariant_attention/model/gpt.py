@@ -20,13 +20,13 @@ from ..schemes import Scheme, rotation
 from ..theory.arguments import integer
 from . import storage
 from .block import Attention, Block, Call, rms
-from .cache import KeyValueCache
+from .cache import KeyValueCache, LayerCache
 from .config import GPTConfig
 from .generation import write
 from .inputs import check_context_length, check_inputs
 from .loss import projected_cross_entropy
 from .parameters import belongs_to_scheme
-from .placing import cached_placing, placing
+from .placing import Placing, cached_placing, placing
 from .sampling import Sampler
 from .storage import SavedModelError
 
@@ -155,7 +155,16 @@ class GPT(nn.Module):
             cache.begin(self, tokens.shape[0])
             check_context_length(cache.context_length, tokens.shape[0])
             where = cached_placing(tokens, positions, token_mask, cache)
-        x = rms(self.embedding(tokens.long()))
+        out = self.transformed(self.embedding(tokens.long()), where, cache)
+        if cache is not None:
+            cache.length += tokens.shape[1]
+        return out
+
+    def transformed(
+        self, embedded: Tensor, where: Placing, cache: LayerCache | None = None
+    ) -> Tensor:
+        """What the blocks make of embeddings ``[B, L, W]``, for the head; nothing is checked."""
+        x = rms(embedded)
         rotate = None
         if self.scheme.rotary is not None:
             dtype = compute_dtype(x.dtype)
@@ -166,8 +175,6 @@ class GPT(nn.Module):
                 x = checkpoint(block, x, call, use_reentrant=False)
             else:
                 x = block(x, call)
-        if cache is not None:
-            cache.length += tokens.shape[1]
         return rms(x)
 
     def logits(self, hidden: Tensor) -> Tensor:

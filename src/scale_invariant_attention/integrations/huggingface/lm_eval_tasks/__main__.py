@@ -1,0 +1,24 @@
+"""lm-eval with our models and tasks: its own command line, after they have been made known to it."""
+
+import sys
+
+from . import FOLDER
+
+INCLUDE = "--include_path"
+
+
+def main() -> None:
+    """Run lm-eval with the arguments of this command."""
+    try:
+        from lm_eval.__main__ import cli_evaluate
+    except ModuleNotFoundError as missing:
+        raise SystemExit(
+            'this needs lm-eval; install it with: pip install "scale-invariant-attention[lm-eval]"'
+        ) from missing
+    if INCLUDE not in sys.argv:
+        sys.argv += [INCLUDE, str(FOLDER)]
+    cli_evaluate()
+
+
+if __name__ == "__main__":
+    main()
