@@ -188,7 +188,12 @@ def described(on: Mapping[str, Any]) -> str:
     words = []
     if on.get("data"):
         words.append(f"the validation split of {on['data']}")
-    nouns = {"tokens": "tokens", "documents": "documents", "examples": "examples", "contexts": "texts"}
+    nouns = {
+        "tokens": "tokens",
+        "documents": "documents",
+        "examples": "examples",
+        "contexts": "texts",
+    }
     words += [f"{on[name]:,} {noun}" for name, noun in nouns.items() if on.get(name)]
     return ", ".join(words)
 
