@@ -147,6 +147,14 @@ def test_runs_and_records_together_and_an_unfinished_run(evaluated, records, tmp
     assert len(lines_of(page, "training-0")) == 2
 
 
+def test_what_was_measured_before_the_end_says_so(evaluated, tmp_path):
+    shutil.copytree(evaluated, tmp_path / "run")
+    path = tmp_path / "run" / "evaluation" / "evaluation.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"unfinished_at_step": 4}))
+    page = page_of(tmp_path / "run", folder=tmp_path / "out")
+    assert '<small class="state">evaluation.json is of step 4</small>' in page
+
+
 def test_a_folder_of_runs_and_a_run_without_steps(evaluated, tmp_path):
     run_folder = tmp_path / "runs" / "begun"
     run_folder.mkdir(parents=True)

@@ -125,20 +125,24 @@ def _entry_of_run(folder: Path) -> Entry:
         "validation": Measurement(on, validations),
     }
     readings = {EVALUATION: _evaluation, NEEDLES: _needle_test, DIAGNOSIS: _diagnosis}
+    finished = (folder / MODEL / CONFIG).exists()
+    states = [] if finished else [f"unfinished, at step {made:,} of {config['steps']:,}"]
     for name, reading in readings.items():
         path = folder / name
         if path.exists():
             results = _json_object(path)
             with _whole(path, "make it again"):
                 measured |= reading(results)
-    finished = (folder / MODEL / CONFIG).exists()
+                step = results["unfinished_at_step"]
+            if step is not None:
+                states.append(f"{path.name} is of step {step:,}")
     return Entry(
         name=folder.resolve().name,
         source=str(folder),
         config=config,
         origins=read_provenance(folder),
         measured=measured,
-        state=None if finished else f"unfinished, at step {made:,} of {config['steps']:,}",
+        state="; ".join(states) or None,
         seconds=seconds,
     )
 

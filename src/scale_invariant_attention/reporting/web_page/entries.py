@@ -22,9 +22,8 @@ class Entry:
 
     `measured` has what there is of "training" and "validation" by step, "losses", "needles" and
     "recall" by length, "positions", "needle_cells" by length and depth, "attention" by length and
-    distance and "attention_by_length".
-    `state` says in what way a run is not finished. `trained_as` names another entry if the weights are
-    those of that one.
+    distance and "attention_by_length". `state` says in what way a run, or what was measured of it, is
+    not finished. `trained_as` names another entry if the weights are those of that one.
     """
 
     name: str
