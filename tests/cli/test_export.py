@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from scale_invariant_attention.cli import app
 from scale_invariant_attention.data import TextFiles, get_encoding, make_shards
+from scale_invariant_attention.data.shards import RECORD
 from scale_invariant_attention.model import GPT, GPTConfig
 from scale_invariant_attention.training import train
 
@@ -75,6 +76,22 @@ def test_models_of_other_vocabularies(tmp_path):
     )
     assert done.exit_code == 0, done.output
     assert (tmp_path / "bare" / "tokenizer.json").exists()
+
+
+def test_the_tokens_of_published_shards_are_those_of_gpt_2(tmp_path):
+    """Which have no note of their encoding, and no file to copy."""
+    (tmp_path / "a.txt").write_text("text " * 200)
+    for split, share in (("train", 0), ("validation", 1)):
+        texts = TextFiles([tmp_path], suffixes=[".txt"])
+        make_shards(texts, tmp_path / split, get_encoding("bytes"), validation=share)
+        (tmp_path / split / RECORD).unlink()
+    data = f"shards:{tmp_path}/[tv]*/*.bin"
+    train(tiny_config(data=data, vocab_size=50_304, width=4, heads=1, steps=1), tmp_path / "run")
+    done = run(tmp_path / "run", "--to", "hf", "-o", tmp_path / "hf")
+    assert done.exit_code == 0, done.output
+    assert "those of tiktoken gpt2" in " ".join(done.stdout.split())
+    assert json.loads((tmp_path / "hf" / "config.json").read_text())["eos_token_id"] == 50_256
+    assert not (tmp_path / "hf" / "tokenizer.json").exists()
 
 
 @pytest.mark.parametrize(
