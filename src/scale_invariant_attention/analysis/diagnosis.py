@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import torch
 from torch import Tensor
 
 from .by_length import LayerAttention, LengthAttention
@@ -74,9 +75,13 @@ class LayerDiagnosis:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Of all layers at one length, with advice for each finding that some layer has."""
+    """Of all layers at one length, with advice for each finding that some layer has.
+
+    `slope` is that of all layers and heads together.
+    """
 
     length: int
+    slope: float | None
     layers: tuple[LayerDiagnosis, ...]
     advice: dict[str, str]
 
@@ -94,7 +99,9 @@ def diagnose(measured: LengthAttention, *, scale_invariant: bool, qk_norm: bool)
         for finding, *text in _advice(scale_invariant, qk_norm)
         if finding in found
     }
-    return Diagnosis(measured.length, layers, advice)
+    share = torch.stack([layer.share.mean((0, 1)) for layer in measured.layers]).mean(0)
+    slope = _number(mass_slope(measured.edges, share))
+    return Diagnosis(measured.length, slope, layers, advice)
 
 
 def _layer(measured: LengthAttention, layer: LayerAttention) -> LayerDiagnosis:
@@ -193,8 +200,8 @@ def _advice(scale_invariant: bool, qk_norm: bool) -> Iterator[tuple[str, ...]]:
         f"Each decade of distance gets less attention than the one before (slope below {-SLOPE}): what "
         f"stands far back is hardly read.",
         "With the transform that comes from scores narrower than 1 or of negative mean: heads that have "
-        "learned to look near. It costs nothing where the far text has nothing to add; train on texts "
-        "that need it, or at a longer length, where it has."
+        "learned to look near. It is harmless where the far text has nothing to add; where it has, "
+        "train at a longer length, or on text that needs it."
         if scale_invariant
         else f"Biases such as ALiBi's do that by design; to read far, {transform}.",
     )

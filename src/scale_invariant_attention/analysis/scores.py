@@ -172,7 +172,8 @@ def _tile(
 ) -> Tile:
     key = call.key[:, :, keys].to(query.dtype).repeat_interleave(call.group, dim=1)
     scores = call.scale * (query @ key.transpose(-2, -1))
-    distance, visible = torch.broadcast_tensors(geometry.distance, geometry.visible)
+    visible = geometry.visible
+    distance = geometry.distance.expand_as(visible)
     logits = scores if factor is None else scores * factor
     if call.gain is not None and call.bias is not None:
         gain, bias = (_at(table.to(query.dtype), distance) for table in (call.gain, call.bias))

@@ -7,6 +7,7 @@ import typer
 from .. import __version__
 from . import bench, data, reproduce
 from .demo import demo
+from .diagnose import diagnose_command
 from .doctor import doctor
 from .evaluate import evaluate
 from .generate import generate
@@ -28,6 +29,7 @@ app.command()(doctor)
 app.command(name="train", **SETTINGS)(train_command)
 app.command()(evaluate)
 app.command()(needle)
+app.command(name="diagnose")(diagnose_command)
 app.command()(generate)
 
 
