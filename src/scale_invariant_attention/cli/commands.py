@@ -10,6 +10,7 @@ from .demo import demo
 from .diagnose import diagnose_command
 from .doctor import doctor
 from .evaluate import evaluate
+from .figures import figures
 from .generate import generate
 from .needle import needle
 from .train import SETTINGS, train_command
@@ -30,6 +31,7 @@ app.command(name="train", **SETTINGS)(train_command)
 app.command()(evaluate)
 app.command()(needle)
 app.command(name="diagnose")(diagnose_command)
+app.command()(figures)
 app.command()(generate)
 
 
