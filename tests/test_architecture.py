@@ -11,7 +11,10 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "scale_invariant_attention"
 
 # What each folder may import of the others.
-LIBRARY = {"theory", "files", "attention", "schemes", "model", "data", "training", "evaluation"}
+LIBRARY = {
+    *("theory", "files", "attention", "schemes", "model", "data", "training", "evaluation"),
+    "analysis",
+}
 ALLOWED = {
     "theory": set(),
     "files": set(),
@@ -20,7 +23,8 @@ ALLOWED = {
     "model": {"theory", "files", "attention", "schemes"},
     "data": {"files"},
     "evaluation": {"theory", "data", "model"},
-    "training": LIBRARY - {"training"},
+    "analysis": {"theory", "attention", "schemes", "model"},
+    "training": LIBRARY - {"training", "analysis"},
     "integrations": LIBRARY - {"training"},
     "benchmark": {"theory", "attention", "schemes", "model", "reporting"},
     "experiments": LIBRARY | {"integrations"},

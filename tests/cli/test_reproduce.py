@@ -65,6 +65,20 @@ def test_a_sweep_has_a_row_for_each_value(tmp_path, option):
     assert record["config"]["scheme_options"][option] == 5
 
 
+def test_attention_is_that_of_the_models_of_table1(tmp_path):
+    words = ("--schemes", "alibi", *folders(tmp_path), *in_turn(steps=1))
+    assert reproduce("table1", *words, "--seeds", "1").exit_code == 0
+    tokens = words.index("--tokens")
+    words = (*words[:tokens], "--contexts", "2", *words[tokens + 2 :])
+    done = reproduce("attention", *words)
+    assert done.exit_code == 0, done.output
+    record = recorded(tmp_path, "attention-alibi-seed-0")
+    assert record["trained_as"] == "alibi-seed-0"
+    assert [it["length"] for it in record["attention"]] == [32, 64]
+    share = record["attention"][1]["overall"]["recent_share"][0]["mean"]
+    assert done.stdout.splitlines()[-1].split() == ["alibi", "1.000", f"{share:.3f}"]
+
+
 def test_the_papers_scale_trains_in_turn_and_goes_on(tmp_path):
     """The same command with a model of another size: what differs on GPUs is the size alone."""
     words = (

@@ -10,6 +10,7 @@ from scale_invariant_attention.data import (
     document_batches,
     document_spans,
     documents,
+    spread_windows,
 )
 
 
@@ -89,3 +90,16 @@ def test_batches_from_the_starts_of_documents(texts):
 def test_no_document_long_enough_is_an_error(texts):
     with pytest.raises(ValueError, match="below the 6 tokens of the longest document, got 6"):
         document_batches(texts, 6, batch_size=1)
+
+
+def test_windows_spread_from_the_first_token_to_the_last_but_one():
+    windows = spread_windows(counting(101), 10, 4)
+    assert windows[:, 0].tolist() == [0, 30, 60, 90]
+    assert windows[-1].tolist() == list(range(90, 100))
+    assert spread_windows(counting(101), 100, 2)[:, 0].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(("length", "count"), [(101, 1), (0, 1), (10, 0)])
+def test_windows_longer_than_the_source_are_refused(length, count):
+    with pytest.raises(ValueError, match="length at most 100"):
+        spread_windows(counting(101), length, count)

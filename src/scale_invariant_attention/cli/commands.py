@@ -7,9 +7,11 @@ import typer
 from .. import __version__
 from . import bench, data, reproduce
 from .demo import demo
+from .diagnose import diagnose_command
 from .doctor import doctor
 from .evaluate import evaluate
 from .export import export
+from .figures import figures
 from .generate import generate
 from .needle import needle
 from .report import report
@@ -31,6 +33,8 @@ app.command(name="train", **SETTINGS)(train_command)
 app.command()(evaluate)
 app.command()(needle)
 app.command()(report)
+app.command(name="diagnose")(diagnose_command)
+app.command()(figures)
 app.command()(generate)
 app.command()(export)
 

@@ -9,10 +9,11 @@ from typing import Annotated
 
 import typer
 
-from ..experiments import recall, sweeps, table1, table2
+from ..experiments import attention, recall, sweeps, table1, table2
 from ..experiments.scales import SCALES
 from ..experiments.trials import Trial, recorded
 from ..files import check_writable, replace_file
+from ..reporting.attention import recent_shares
 from ..reporting.losses import Record, losses_of, option_of, scheme_of
 from ..reporting.reproduction import page_and_figures
 from ..reporting.shares import needles_found, values_recalled
@@ -119,6 +120,47 @@ def reproduce_recall(
     names = scheme_names(chosen)
     trials = made(lambda: recall.trials(names, tuple(range(seeds)), request.changes, measured))
     reproduce(request, trials, Shown("scheme", scheme_of, values_recalled))
+
+
+@app.command(name="attention", **SETTINGS)
+def reproduce_attention(
+    context: typer.Context,
+    scale: common.ScaleName = "mini",
+    chosen: Annotated[
+        str | None,
+        typer.Option(
+            "--schemes",
+            metavar="NAME,NAME",
+            help=f"By default {', '.join(attention.SCHEMES)}.",
+        ),
+    ] = None,
+    seeds: common.Seeds = 1,
+    lengths: common.Lengths = None,
+    contexts: Annotated[
+        int | None,
+        typer.Option(min=1, help="To read at each length, if not those of the scale."),
+    ] = None,
+    workers: common.Workers = None,
+    device: common.Device = None,
+    runs: common.Runs = None,
+    results: common.Results = None,
+    print_config: common.PrintConfig = False,
+) -> None:
+    """Figure 1 and the QQ plots: what the attention of the models of table1 does with length.
+
+    Recorded are mass and entropy by range of distance, and score statistics, of every layer and head;
+    shown is the share of attention on the nearest 100 tokens. Goes on as table1 does; models whose
+    folders are gone are trained again. sia figures draws what is recorded.
+    """
+    request = read_request(context, locals())
+    evaluation = request.measuring(attention.EVALUATIONS[request.scale], contexts=contexts)
+    names = scheme_names(chosen) or attention.SCHEMES
+    trials = made(
+        lambda: attention.trials(
+            SCALES[request.scale], evaluation, names, tuple(range(seeds)), request.changes
+        )
+    )
+    reproduce(request, trials, Shown("scheme", scheme_of, recent_shares))
 
 
 def _sweep(option: str, help_text: str) -> None:

@@ -29,7 +29,8 @@ from .train import STOPPED, training_bar
 
 OPTIONS = (
     *("--scale", "--schemes", "--values", "--seeds", "--lengths", "--tokens", "--examples"),
-    *("--before", "--workers", "--device", "--runs", "--results", "--print-config", "--help"),
+    *("--contexts", "--before", "--workers", "--device", "--runs", "--results"),
+    *("--print-config", "--help"),
 )
 
 # How typer is to make the commands: what they do not know is a field of the configuration.

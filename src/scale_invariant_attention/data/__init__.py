@@ -9,7 +9,13 @@ torch.Size([16, 256])
 
 from .decoding import Decoder
 from .encoding import Encoding, get_encoding
-from .evaluation_sets import SameTokens, document_batches, document_spans, documents
+from .evaluation_sets import (
+    SameTokens,
+    document_batches,
+    document_spans,
+    documents,
+    spread_windows,
+)
 from .fetching import PUBLISHED, FetchError, fetch_shards
 from .hub_dataset import HubDataset
 from .making_shards import DocumentSource, make_shards
@@ -42,6 +48,7 @@ __all__ = [
     "make_shards",
     "open_shards",
     "read_shard",
+    "spread_windows",
     "standard_library",
     "text_files",
     "write_shard",

@@ -59,6 +59,25 @@ class SameTokens:
         return _batches(self.source, starts, length, batch_size)
 
 
+def spread_windows(source: TokenSource, length: int, count: int) -> Tensor:
+    """`count` windows of `length` tokens, evenly spaced over the source, int64 `[count, length]`.
+
+    They may overlap where the source is short.
+
+    >>> from scale_invariant_attention.data import standard_library
+    >>> spread_windows(standard_library("validation"), length=1000, count=3).shape
+    torch.Size([3, 1000])
+    """
+    room = len(source) - 1 - length
+    if length < 1 or count < 1 or room < 0:
+        raise ValueError(
+            f"length and count must be at least 1, and length at most {len(source) - 1:,}, as the "
+            f"source has {len(source):,} tokens; got {length:,} and {count:,}"
+        )
+    starts = np.linspace(0, room, count).astype(np.int64)
+    return read_windows(source, starts, length)[0]
+
+
 def documents(source: TokenSource, *, at_least: int = 1) -> Iterator[TokenArray]:
     """The documents of at least so many tokens, each with the token that starts it.
 

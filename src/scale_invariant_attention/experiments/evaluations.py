@@ -1,11 +1,14 @@
 """What is measured of a trained model, and kept in the record of its trial."""
 
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, ClassVar, Protocol
 
 import torch
 
-from ..data import SameTokens, document_spans
+from ..analysis import attention_by_length, gpt_scores
+from ..analysis.ranges import DECADE
+from ..data import SameTokens, document_spans, spread_windows
 from ..data.needles import NeedleTask
 from ..data.recall import RecallTask
 from ..evaluation import loss_by_length, loss_by_position
@@ -63,6 +66,37 @@ class LossEvaluation:
             "by_position": [asdict(row) for row in by_position],
             "corpus": corpus.fingerprint(),
         }
+
+
+@dataclass(frozen=True)
+class AttentionEvaluation:
+    """What attention does in contexts of `lengths` tokens that end alike: `analysis` says how.
+
+    `ratio` is that of the ranges of distance, and `recent` how many tokens are the nearest.
+    """
+
+    lengths: tuple[int, ...]
+    contexts: int
+    ratio: float = DECADE
+    recent: int = 100
+
+    def check(self, config: TrainingConfig) -> None:
+        """See :class:`Evaluation`."""
+        corpus = open_corpus(config.data, "validation", config.vocab_size)
+        spread_windows(corpus, max(self.lengths), 1)
+
+    def measure(self, model: GPT, config: TrainingConfig, device: torch.device) -> dict[str, Any]:
+        """See :class:`Evaluation`."""
+        corpus = open_corpus(config.data, "validation", config.vocab_size)
+        contexts = spread_windows(corpus, max(self.lengths), self.contexts).to(device)
+        found = attention_by_length(
+            partial(gpt_scores, model),
+            contexts,
+            self.lengths,
+            ratio=self.ratio,
+            recent=self.recent,
+        )
+        return {"attention": [it.to_dict() for it in found], "corpus": corpus.fingerprint()}
 
 
 @dataclass(frozen=True)

@@ -78,11 +78,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
         """``[B, L, W]`` to the same."""
-        query, key, value = (
-            self._split(linear(x)) for linear in (self.query, self.key, self.value)
-        )
-        if self.qk_norm:
-            query, key = rms(query), rms(key)
+        query, key = self.queries_and_keys(x)
+        value = self._split(self.value(x))
         if call.rotate is not None:
             query, key = call.rotate(query), call.rotate(key)
         if self.query_scale is not None:
@@ -94,19 +91,26 @@ class Attention(nn.Module):
         mixed: Tensor = self.output(out.transpose(1, 2).flatten(2))
         return mixed
 
+    def queries_and_keys(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Both ``[B, H, L, D]``, before the scheme does anything to them."""
+        query, key = self._split(self.query(x)), self._split(self.key(x))
+        return (rms(query), rms(key)) if self.qk_norm else (query, key)
+
     def attend(self, query: Tensor, key: Tensor, value: Tensor, call: Call) -> Tensor:
         """``[B, H, L, D]``, ``[B, H, N, D]`` and ``[B, H, N, D]`` to ``[B, H, L, D]``."""
         out: Tensor = distance_affine_attention(
             query,
             key,
             value,
-            self._affine(call, query),
+            self.affine(call, query),
             backend=call.backend,
             **call.placing.visibility,
         )
         return out
 
-    def _affine(self, call: Call, query: Tensor) -> DistanceAffine:
+    def affine(self, call: Call, query: Tensor) -> DistanceAffine:
+        """Gain and bias for all distances of a call, for queries of that dtype and device."""
+
         def make(length: int) -> DistanceAffine:
             distance = torch.arange(length, dtype=torch.float64, device=query.device)
             dtype = compute_dtype(query.dtype)

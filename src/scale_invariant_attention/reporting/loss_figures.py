@@ -1,11 +1,14 @@
 """Pictures of losses: against position in a document, and against an option of a scheme."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .figures import as_png, new_figure
 from .losses import SeedRow
 from .styles import style
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # A row of losses by position, as it is recorded: start, stop, loss, standard_error.
 PositionRow = Mapping[str, Any]
@@ -54,7 +57,14 @@ def draw_loss_by_position(
 def draw_sweep(
     option: str, rows: Mapping[float, SeedRow], *, title: str, train_length: int
 ) -> bytes:
-    """A PNG of the loss against the value of an option, a line for each length of context."""
+    """A PNG of :func:`sweep_figure`."""
+    return as_png(sweep_figure(option, rows, title=title, train_length=train_length))
+
+
+def sweep_figure(
+    option: str, rows: Mapping[float, SeedRow], *, title: str, train_length: int
+) -> "Figure":
+    """The loss against the value of an option, a line for each length of context."""
     figure = new_figure()
     axes = figure.subplots()
     values = sorted(rows)
@@ -83,7 +93,7 @@ def draw_sweep(
     axes.set_title(title, fontsize=10)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8, handlelength=4)
-    return as_png(figure)
+    return figure
 
 
 def middle(row: PositionRow) -> float:

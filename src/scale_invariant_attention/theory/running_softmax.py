@@ -21,14 +21,16 @@ class RunningSoftmax:
     tensor(8.0000, dtype=torch.float64)
     """
 
-    def __init__(self, pieces: Iterable[Tensor]) -> None:
+    def __init__(self, pieces: Iterable[Tensor] = ()) -> None:
         self._peak = torch.tensor(_LOWEST, dtype=torch.float64)
         self._mass = torch.zeros((), dtype=torch.float64)
         self._moment = torch.zeros((), dtype=torch.float64)
         for logits in pieces:
-            self._add(logits.to(torch.float64))
+            self.add(logits)
 
-    def _add(self, logits: Tensor) -> None:
+    def add(self, logits: Tensor) -> None:
+        """One more piece, ``[..., n]``; -inf is a zero weight."""
+        logits = logits.to(torch.float64)
         previous = self._peak.to(logits.device)
         peak = torch.maximum(previous, logits.amax(-1))
         drop = (previous - peak).clamp(min=_LOWEST)

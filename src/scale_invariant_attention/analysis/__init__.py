@@ -1,0 +1,43 @@
+"""What a model's attention does: mass and entropy by range of distance, and the scores behind them.
+
+>>> import torch
+>>> from scale_invariant_attention.analysis import LayerScores, last_rows, range_profile
+>>> query, key = torch.randn(2, 1, 4, 1000, 32).unbind()
+>>> profile = range_profile(LayerScores(0, query, key), (0, 10, 100, 1000), last_rows(1000, 8))
+>>> profile.share.shape, profile.global_entropy.shape
+(torch.Size([1, 4, 8, 3]), torch.Size([1, 4, 8]))
+"""
+
+from .by_length import LayerAttention, LengthAttention, attention_by_length
+from .capture import gpt_scores
+from .diagnosis import Diagnosis, LayerDiagnosis, diagnose
+from .invariance import mass_slope
+from .range_profile import RangeProfile, range_profile
+from .ranges import range_edges
+from .score_statistics import Calibration, ScoreStatistics, calibration, score_statistics
+from .scores import LayerScores, ScoreSource, last_rows, spread_rows
+from .synthetic import GaussianAttention, gaussian_attention
+
+__all__ = [
+    "Calibration",
+    "Diagnosis",
+    "GaussianAttention",
+    "LayerAttention",
+    "LayerDiagnosis",
+    "LayerScores",
+    "LengthAttention",
+    "RangeProfile",
+    "ScoreSource",
+    "ScoreStatistics",
+    "attention_by_length",
+    "calibration",
+    "diagnose",
+    "gaussian_attention",
+    "gpt_scores",
+    "last_rows",
+    "mass_slope",
+    "range_edges",
+    "range_profile",
+    "score_statistics",
+    "spread_rows",
+]

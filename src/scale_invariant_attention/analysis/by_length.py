@@ -1,0 +1,230 @@
+"""A model's attention against context length: the same queries, with more and more before them.
+
+Contexts of every length end with the same tokens, and what is measured is the attention of their last
+queries, over all keys. So lengths differ in what stands before these queries and in nothing else, also
+for schemes that treat a token differently in a longer context. Scores are those of queries spread evenly
+over the context.
+
+Shapes: C contexts, H heads, G ranges.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..theory import Estimate
+from ..theory.arguments import integer
+from .range_profile import range_profile
+from .ranges import DECADE, checked_edges, range_edges
+from .score_statistics import ScoreGathering, ScoreStatistics
+from .scores import LayerScores, ScoreSource, last_rows, spread_rows
+
+QUERIES = 16
+RECENT = 100
+SCORED_QUERIES = 64
+
+# Of what is recorded.
+DIGITS = 5
+
+# Tokens that a model reads in one call, but for contexts that are longer.
+TOKENS_AT_ONCE = 16_384
+
+
+@dataclass(frozen=True, eq=False)
+class LayerAttention:
+    """One layer in contexts of one length, each value a mean over queries; entropies in nats."""
+
+    layer: int
+    share: Tensor  # [C, H, G], of all attention
+    entropy: Tensor  # [C, H, G], inside a range
+    keys: Tensor  # [C, G], how many a query sees in a range, of which it sees any
+    global_entropy: Tensor  # [C, H]
+    recent_share: Tensor  # [C, H], of the nearest tokens
+    scores: ScoreStatistics
+    unrotated_scores: ScoreStatistics
+
+
+@dataclass(frozen=True, eq=False)
+class LengthAttention:
+    """All layers in contexts of `length` tokens, by the ranges between `edges`."""
+
+    length: int
+    edges: tuple[int, ...]
+    layers: tuple[LayerAttention, ...]
+
+    def overall(self, name: str) -> list[Estimate]:
+        """A field of the layers, over all of them and all heads: an estimate for each range, or one.
+
+        Its values are the contexts'.
+        """
+        stacked = torch.stack([getattr(layer, name) for layer in self.layers]).mean((0, 2))
+        return [Estimate(values) for values in stacked.reshape(len(stacked), -1).unbind(1)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """What is recorded, as JSON can hold it: by layer and head, and over all of them."""
+        return {
+            "length": self.length,
+            "edges": list(self.edges),
+            "overall": {
+                name: [
+                    {"mean": _short(it.mean), "standard_error": _error(it)}
+                    for it in self.overall(name)
+                ]
+                for name in ("share", "entropy", "global_entropy", "recent_share")
+            },
+            "layers": [
+                {
+                    "layer": layer.layer,
+                    "share": _numbers(layer.share.mean(0)),
+                    "entropy": _numbers(layer.entropy.mean(0)),
+                    "keys": _numbers(layer.keys.mean(0)),
+                    "global_entropy": _numbers(layer.global_entropy.mean(0)),
+                    "recent_share": _numbers(layer.recent_share.mean(0)),
+                    "scores": _score_numbers(layer.scores),
+                    "unrotated_scores": _score_numbers(layer.unrotated_scores),
+                }
+                for layer in self.layers
+            ],
+        }
+
+
+def attention_by_length(
+    source: ScoreSource,
+    tokens: Tensor,
+    lengths: Sequence[int],
+    *,
+    edges: Sequence[int] | None = None,
+    ratio: float = DECADE,
+    recent: int = RECENT,
+    queries: int = QUERIES,
+    progress: Callable[[int], object] = lambda read: None,
+) -> list[LengthAttention]:
+    """Mass and entropy by range, and score statistics, of every layer at every length.
+
+    Args:
+        source: the model, as ``functools.partial(gpt_scores, model)``.
+        tokens: contexts ``[C, longest]``; at each length their last tokens are read.
+        lengths: of contexts, in tokens.
+        edges: of the ranges of distance, from 0 on; those beyond a length are left out.
+        ratio: of the ranges where no edges are given: decades by default.
+        recent: for how many tokens to give the share of the nearest.
+        queries: how many of the last queries of a context to look at.
+        progress: called with the number of tokens read so far.
+
+    >>> from functools import partial
+    >>> from scale_invariant_attention.analysis import gpt_scores
+    >>> from scale_invariant_attention.model import GPT, GPTConfig
+    >>> source = partial(gpt_scores, GPT(GPTConfig.preset("mini")))
+    >>> short, long = attention_by_length(source, torch.zeros(1, 64, dtype=torch.long), (32, 64))
+    >>> long.edges, long.layers[0].share.shape
+    ((0, 10, 64), torch.Size([1, 4, 2]))
+    """
+    wanted = None if edges is None else checked_edges(edges)
+    recent = integer("recent", recent, at_least=1)
+    queries = integer("queries", queries, at_least=1)
+    for length in lengths:
+        if integer("lengths", length, at_least=2) > tokens.shape[1]:
+            raise ValueError(
+                f"lengths must be at most the {tokens.shape[1]} tokens of a context, got {length}; "
+                f"give longer contexts or shorter lengths"
+            )
+    found: list[LengthAttention] = []
+    read = 0
+    for length in lengths:
+        own = range_edges(length, ratio) if wanted is None else _up_to(wanted, length)
+        gathering = _Gathering(own, recent, queries)
+        at_once = max(1, TOKENS_AT_ONCE // length)
+        for first in range(0, len(tokens), at_once):
+            batch = tokens[first : first + at_once, -length:]
+            source(batch, gathering.add)
+            read += batch.numel()
+            progress(read)
+        found.append(LengthAttention(length, own, gathering.layers()))
+    return found
+
+
+class _Gathering:
+    """What comes together of every layer, over all contexts of a length."""
+
+    def __init__(self, edges: tuple[int, ...], recent: int, queries: int) -> None:
+        self.edges = edges
+        self.recent = recent
+        self.queries = queries
+        self.parts: dict[int, list[tuple[Tensor, ...]]] = {}
+        self.scores: dict[int, tuple[ScoreGathering, ScoreGathering]] = {}
+
+    def add(self, scores: LayerScores) -> None:
+        """One layer in some contexts."""
+        length = scores.query.shape[2]
+        finer = tuple(sorted({*self.edges, min(self.recent, length)}))
+        profile = range_profile(scores, finer, last_rows(length, self.queries))
+        merged = profile.merged(self.edges)
+        # A query that sees no key of a range has no entropy in it.
+        unseen = (merged.keys == 0).unsqueeze(1)
+        self.parts.setdefault(scores.layer, []).append(
+            (
+                merged.share.mean(2),
+                merged.entropy.masked_fill(unseen, torch.nan).nanmean(2),
+                merged.keys.double().masked_fill(merged.keys == 0, torch.nan).nanmean(1),
+                profile.global_entropy.mean(2),
+                profile.recent_share(self.recent).mean(2),
+            )
+        )
+        rows = spread_rows(length, SCORED_QUERIES)
+        rotated, unrotated = self.scores.setdefault(
+            scores.layer, (ScoreGathering(), ScoreGathering())
+        )
+        rotated.add(scores, rows)
+        unrotated.add(scores.before_rotary, rows)
+
+    def layers(self) -> tuple[LayerAttention, ...]:
+        """All of them, the first one first."""
+        return tuple(self._layer(layer) for layer in sorted(self.parts))
+
+    def _layer(self, layer: int) -> LayerAttention:
+        share, entropy, keys, global_entropy, recent_share = (
+            torch.cat(pieces).cpu() for pieces in zip(*self.parts[layer], strict=True)
+        )
+        rotated, unrotated = self.scores[layer]
+        return LayerAttention(
+            layer,
+            share,
+            entropy,
+            keys,
+            global_entropy,
+            recent_share,
+            rotated.statistics,
+            unrotated.statistics,
+        )
+
+
+def _up_to(edges: tuple[int, ...], length: int) -> tuple[int, ...]:
+    return (*(edge for edge in edges if edge < length), length)
+
+
+def _score_numbers(statistics: ScoreStatistics) -> dict[str, Any]:
+    tensors = ("mean", "variance", "skewness", "kurtosis", "quantiles")
+    return {
+        **{name: _numbers(getattr(statistics, name)) for name in tensors},
+        "normal_quantiles": list(statistics.normal_quantiles),
+        "pairs": statistics.pairs,
+    }
+
+
+def _error(estimate: Estimate) -> float | None:
+    return _short(estimate.standard_error) if len(estimate.values) > 1 else None
+
+
+def _numbers(values: Tensor) -> list[Any]:
+    """Nested lists of numbers; a list of lists for ``[H, G]``."""
+    if values.ndim > 1:
+        return [_numbers(row) for row in values]
+    return [_short(value) for value in values.tolist()]
+
+
+def _short(value: float) -> float:
+    """With as many digits as anybody reads."""
+    return float(f"{value:.{DIGITS}g}")

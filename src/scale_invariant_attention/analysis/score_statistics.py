@@ -1,0 +1,142 @@
+"""How near a layer's scores are to independent N(0, 1): what the transform takes them to be."""
+
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import torch
+from torch import Tensor
+
+from .moments import Moments
+from .scores import LayerScores, Tile
+
+# A first token often takes what attention a head has no use for; its scores are like no others.
+FIRST_KEYS = 1
+
+# A histogram to both sides of the mean: quantiles are right to a 256th of the spread.
+BINS = 8192
+REACH = 16.0
+# Evenly spaced on the axis of a normal quantile plot, three standard deviations to both sides.
+NORMAL_QUANTILES = tuple(place / 8 for place in range(-24, 25))
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreStatistics:
+    """Of each head's scores: moments ``[H]``, and quantiles ``[H, Q]`` beside those of N(0, 1)."""
+
+    mean: Tensor
+    variance: Tensor
+    skewness: Tensor
+    kurtosis: Tensor  # in excess of a Gaussian's
+    quantiles: Tensor
+    normal_quantiles: tuple[float, ...]
+    pairs: int  # how many of query and key, for each head
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """What makes scores of mean 0 and variance 1: ``(score - mean) / spread``, ``[H]`` each."""
+
+    mean: Tensor
+    spread: Tensor
+
+
+class ScoreGathering:
+    """Statistics of the scores of one layer over several texts, which are added one after the other.
+
+    Args:
+        first_keys: keys at positions below it are left out.
+    """
+
+    def __init__(self, first_keys: int = FIRST_KEYS) -> None:
+        self.first_keys = first_keys
+        self.moments = Moments()
+        # Bins go from `_low` on; those of the first tile are good for all, and clamp what lies beyond.
+        self._low = self._width = torch.zeros(0, dtype=torch.float64)
+        self._counts = torch.zeros(0, BINS, dtype=torch.float64)
+
+    def add(self, scores: LayerScores, rows: Tensor | None = None) -> None:
+        """Queries by index, such as `spread_rows`, with all their visible keys; None is every query."""
+        for tile in scores.tiles(rows):
+            values = _counted_scores(tile, self.first_keys)
+            if values.shape[1]:
+                self.moments.add(values)
+                self._count(values)
+
+    def _count(self, values: Tensor) -> None:
+        if not len(self._counts):
+            mean, spread = self.moments.mean, self.moments.spread
+            spread = spread.clamp(min=1e-6).maximum(1e-6 * mean.abs())
+            self._low, self._width = mean - REACH * spread, 2 * REACH * spread / BINS
+            self._counts = values.new_zeros(len(values), BINS)
+        bins = ((values - self._low.unsqueeze(1)) / self._width.unsqueeze(1)).long()
+        self._counts.scatter_add_(1, bins.clamp_(0, BINS - 1), torch.ones_like(values))
+
+    @property
+    def statistics(self) -> ScoreStatistics:
+        """Of all that was added."""
+        moments = self.moments
+        return ScoreStatistics(
+            moments.mean,
+            moments.variance,
+            moments.skewness,
+            moments.kurtosis,
+            self._quantiles(),
+            NORMAL_QUANTILES,
+            moments.count,
+        )
+
+    def _quantiles(self) -> Tensor:
+        """Those of the histogram, straight inside a bin."""
+        levels = [NormalDist().cdf(place) for place in NORMAL_QUANTILES]
+        shares = self._counts / self._counts.sum(1, keepdim=True)
+        below = shares.cumsum(1)
+        wanted = torch.tensor(levels, dtype=below.dtype, device=below.device)
+        place = torch.searchsorted(below, wanted.repeat(len(below), 1)).clamp(max=BINS - 1)
+        here = shares.gather(1, place)
+        inside = ((wanted - below.gather(1, place)) / here.clamp(min=1e-300) + 1).clamp(0, 1)
+        return self._low.unsqueeze(1) + (place + inside) * self._width.unsqueeze(1)
+
+
+def score_statistics(
+    scores: LayerScores, rows: Tensor | None = None, *, first_keys: int = FIRST_KEYS
+) -> ScoreStatistics:
+    """Moments and quantiles of each head's scores, over the visible keys of some queries.
+
+    Args:
+        scores: the layer; `scores.before_rotary` is the same one unrotated.
+        rows: queries by index, such as `spread_rows`; None is every query.
+        first_keys: keys at positions below it are left out.
+
+    >>> query, key = torch.nn.functional.rms_norm(torch.randn(2, 1, 2, 300, 64), [64]).unbind()
+    >>> statistics = score_statistics(LayerScores(0, query, key))
+    >>> statistics.variance.round()
+    tensor([1., 1.], dtype=torch.float64)
+    """
+    gathering = ScoreGathering(first_keys)
+    gathering.add(scores, rows)
+    return gathering.statistics
+
+
+def calibration(
+    scores: LayerScores, rows: Tensor | None = None, *, first_keys: int = FIRST_KEYS
+) -> Calibration:
+    """Mean and spread of each head's scores, over the visible keys of some queries.
+
+    Arguments as for :func:`score_statistics`. It needs nothing but a query and a key, so that any
+    model's can be given.
+
+    >>> query, key = torch.randn(2, 1, 4, 100, 32).unbind()
+    >>> calibration(LayerScores(0, 5 * query, key)).spread.round()
+    tensor([5., 5., 5., 5.], dtype=torch.float64)
+    """
+    moments = Moments()
+    for tile in scores.tiles(rows):
+        moments.add(_counted_scores(tile, first_keys))
+    return Calibration(moments.mean, moments.spread)
+
+
+def _counted_scores(tile: Tile, first_keys: int) -> Tensor:
+    """The scores of visible pairs, the first keys left out, ``[H, pairs]`` in float64."""
+    counted = tile.visible & (tile.key_positions >= first_keys).unsqueeze(-2)
+    counted = counted.expand(tile.scores.shape[0], -1, -1)
+    return tile.scores.transpose(0, 1)[:, counted].double()

@@ -1,0 +1,214 @@
+"""`sia diagnose`: what a trained model's attention does, layer by layer, and what to do about it."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..analysis import Diagnosis, LengthAttention, attention_by_length, diagnose, gpt_scores
+from ..analysis.by_length import QUERIES, RECENT
+from ..analysis.diagnosis import LayerDiagnosis, RangeDiagnosis
+from ..analysis.invariance import LOCAL
+from ..analysis.ranges import DECADE, range_name
+from ..data import TokenStream, spread_windows
+from ..files import check_writable, replace_file
+from ..provenance import provenance
+from ..reporting.diagnosis_figures import draw_diagnosis
+from ..schemes import ScaleInvariant
+from ..training import TrainedModel, open_trained
+from ..training.corpus import open_corpus
+from ..training.devices import find_device
+from .errors import plain_errors
+from .meter import meter
+from .page import Page
+from .subject import Data, Device, Lengths, Subject, beside, chosen_lengths, described, own_data
+
+RESULTS = "diagnosis.json"
+FIGURE = "diagnosis.png"
+
+
+def diagnose_command(
+    folder: Subject,
+    lengths: Lengths = None,
+    data: Data = None,
+    delta: Annotated[
+        float,
+        typer.Option(
+            metavar="X", help="Ranges of distance end at X times their start; 10 for decades."
+        ),
+    ] = DECADE,
+    contexts: Annotated[int, typer.Option(min=1, help="How many texts at each length.")] = 8,
+    device: Device = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="The folder for the results; by default RUN/diagnosis."
+        ),
+    ] = None,
+) -> None:
+    """Show what a model's attention does by distance, and what is the matter with it.
+
+    For every layer: whether scores have the mean 0 and variance 1 that the transform assumes; how far
+    attention is from scale-invariant, by the slope of its mass against distance, where 0 is invariant;
+    and on how many tokens of each range it falls. diagnosis.json has all of it for every length, layer
+    and head, and diagnosis.png a picture, where matplotlib is there.
+    """
+    page = Page()
+    with plain_errors():
+        where = find_device(device)
+        trained = open_trained(folder, device=where)
+        wanted = tuple(sorted(set(chosen_lengths(lengths, trained))))
+        name = data or own_data(trained)
+        corpus = open_corpus(name, "validation", trained.model.config.vocab_size)
+        tokens = _contexts(corpus, wanted, contexts).to(where)
+        results = output or beside(folder, "diagnosis")
+        check_writable(results)
+        page.line(described(trained))
+        page.line(f"{contexts} texts of {name}, the last {QUERIES} queries of each\n")
+        with meter("tokens", contexts * sum(wanted)) as progress:
+            measured = attention_by_length(
+                partial(gpt_scores, trained.model), tokens, wanted, ratio=delta, progress=progress
+            )
+        found = [_diagnose(trained, it) for it in measured]
+        _print_lengths(page, measured, found)
+        _print_layers(page, found[-1])
+        _print_ranges(page, found[-1])
+        _print_findings(page, found[-1])
+        _write(results / RESULTS, trained, name, corpus, measured, found)
+        page.line(f"\n{results / RESULTS}")
+        _draw(page, results / FIGURE, trained, found)
+
+
+def _contexts(corpus: TokenStream, lengths: Sequence[int], count: int) -> Any:
+    if min(lengths) < 2:
+        raise ValueError(f"--lengths must be at least 2 each, got {min(lengths)}")
+    try:
+        return spread_windows(corpus, max(lengths), count)
+    except ValueError as error:
+        raise ValueError(f"--lengths do not go with the data: {error}") from error
+
+
+def _diagnose(trained: TrainedModel, measured: LengthAttention) -> Diagnosis:
+    model = trained.model
+    return diagnose(
+        measured,
+        scale_invariant=isinstance(model.scheme.distance, ScaleInvariant),
+        qk_norm=model.config.qk_norm,
+    )
+
+
+def _print_lengths(
+    page: Page, measured: Sequence[LengthAttention], found: Sequence[Diagnosis]
+) -> None:
+    rows = []
+    for attention, diagnosis in zip(measured, found, strict=True):
+        (entropy,), (recent,) = (
+            attention.overall(name) for name in ("global_entropy", "recent_share")
+        )
+        rows.append(
+            (
+                f"{attention.length:,}",
+                _signed(diagnosis.slope),
+                f"{entropy.mean:.2f}",
+                f"{recent.mean:.3f}",
+            )
+        )
+    page.table(("length", "slope", "entropy", f"on the last {RECENT}"), rows, numbers=True)
+    page.paragraph(
+        f"\nOver all layers and heads. The slope is that of attention by distance, beyond {LOCAL} "
+        f"tokens: 0 if it is scale-invariant, 1 if it is the same at every distance. Entropy is in nats."
+    )
+
+
+def _print_layers(page: Page, found: Diagnosis) -> None:
+    page.heading(f"Layers at {found.length:,} tokens")
+    page.table(
+        ("layer", "score mean", "spread", "by head", "kurtosis", "slope", "by head", "findings"),
+        [_layer_row(layer) for layer in found.layers],
+        numbers=True,
+    )
+
+
+def _layer_row(layer: LayerDiagnosis) -> tuple[str, ...]:
+    low, high = layer.score_spreads
+    slopes = "" if layer.slopes is None else f"{layer.slopes[0]:+.2f} to {layer.slopes[1]:+.2f}"
+    return (
+        str(layer.layer),
+        f"{layer.score_mean:+.2f}",
+        f"{layer.score_spread:.2f}",
+        f"{low:.2f} to {high:.2f}",
+        f"{layer.kurtosis:+.2f}",
+        _signed(layer.slope),
+        slopes,
+        ", ".join(layer.findings) or "none",
+    )
+
+
+def _print_ranges(page: Page, found: Diagnosis) -> None:
+    page.heading("Share of attention, and of the tokens that it falls on, by distance")
+    ranges = found.layers[0].ranges
+    page.table(
+        ("layer", *(range_name(it.start, it.stop) for it in ranges)),
+        [(str(layer.layer), *map(_range, layer.ranges)) for layer in found.layers],
+        numbers=True,
+    )
+
+
+def _range(found: RangeDiagnosis) -> str:
+    return f"{found.share:.1%} on {found.part:.0%}"
+
+
+def _print_findings(page: Page, found: Diagnosis) -> None:
+    page.heading("Findings")
+    if not found.advice:
+        page.paragraph(
+            "Scores are near mean 0 and variance 1, attention is near scale-invariant, and sparse in "
+            "every range: nothing to do."
+        )
+    for finding, text in found.advice.items():
+        layers = [str(layer.layer) for layer in found.layers if finding in layer.findings]
+        noun = "layer" if len(layers) == 1 else "layers"
+        page.paragraph(f"{finding.capitalize()}, {noun} {', '.join(layers)}. {text}\n")
+
+
+def _signed(slope: float | None) -> str:
+    return "" if slope is None else f"{slope:+.2f}"
+
+
+def _write(
+    path: Path,
+    trained: TrainedModel,
+    data: str,
+    corpus: TokenStream,
+    measured: Sequence[LengthAttention],
+    found: Sequence[Diagnosis],
+) -> None:
+    contents: dict[str, Any] = {
+        "model": str(trained.path),
+        "unfinished_at_step": trained.unfinished,
+        "config": trained.model.config.to_dict(),
+        "data": {"name": data, "split": "validation", "fingerprint": corpus.fingerprint()},
+        "diagnosis": [asdict(it) for it in found],
+        "attention": [it.to_dict() for it in measured],
+        "provenance": provenance(),
+    }
+    replace_file(path, (json.dumps(contents, indent=1, allow_nan=False) + "\n").encode())
+
+
+def _draw(page: Page, path: Path, trained: TrainedModel, found: Sequence[Diagnosis]) -> None:
+    config = trained.model.config
+    # That of an earlier diagnosis would not belong to these results.
+    path.unlink(missing_ok=True)
+    try:
+        picture = draw_diagnosis(
+            asdict(found[-1]), title=f"Attention of {config.scheme or 'a scheme of its own'}"
+        )
+    except ModuleNotFoundError as missing:
+        page.line(f"No figure: {missing}")
+    else:
+        replace_file(path, picture)
+        page.line(str(path))

@@ -1,0 +1,288 @@
+"""The paper's figures made anew, from records and from numbers of theory, and the page of them."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .attention_figures import against_length_figure, quantile_figure
+from .curves import Fit
+from .figures import add_source
+from .loss_figures import sweep_figure
+from .losses import Record, scheme_of, seed_rows
+from .markdown import filled, table
+from .styles import TITLES
+from .theory_figures import entropy_figure, root_log, transform_figure
+from .training_figures import training_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Records by the names of their files.
+Records = Mapping[str, Record]
+
+TRAINED = ("rope", "p-rope", "nope", "logn-rope", "logn-p-rope", "alibi", "scale-invariant-p-rope")
+ROTARY = ("scale-invariant-p-rope", "scale-invariant-rope", "scale-invariant-nope")
+COMPARED = ("p-rope", "logn-p-rope", "scale-invariant-p-rope")
+
+_HEAD = """# Figures
+
+<!-- Written by `sia figures --page`, from the records in results/ and from theory. -->
+
+The paper's figures made anew: those of theory as they are, those of trained models with the miniatures
+of `REPRODUCTION.md`, which are trained at {length:,} tokens. The paper trains at 4,096 and reads up to
+65,536. Its Figures 4 and 7, a larger model and longer training contexts, have not been run. Where a
+caption says what the paper finds, look whether the miniature does too.
+
+```bash
+sia figures -o figures
+```
+
+draws them all, as PNG and as SVG."""
+
+
+@dataclass(frozen=True)
+class TheoryNumbers:
+    """What figures need of theory, as `experiments.theory_numbers` computes it."""
+
+    against_length: Mapping[str, Sequence[Mapping[str, Any]]]
+    transformed: Mapping[str, Sequence[Mapping[str, Any]]]
+    plain: Mapping[str, Sequence[Mapping[str, Any]]]
+    transform: Mapping[str, Mapping[str, Sequence[float]]]
+    samples: int
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The records that figures are drawn from: Table 1, the sweep over tau, and attention."""
+
+    main: Records
+    tau: Records
+    attention: Records
+
+
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """A figure with its words; `name` is that of its files, and `fits` what was fitted in it."""
+
+    name: str
+    title: str
+    caption: str
+    figure: "Figure"
+    source: str
+    fits: Mapping[str, Fit] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A figure that could not be drawn, and the command that makes what it lacks."""
+
+    title: str
+    command: str
+
+
+def gallery(theory: TheoryNumbers, recorded: Recorded) -> Iterator[Drawing | Missing]:
+    """All figures in the paper's order, the transform itself first."""
+    for make in (
+        _transform,
+        _against_length,
+        _range_entropy,
+        _training,
+        _tau,
+        _plain_entropy,
+        _rotary,
+        _quantiles,
+    ):
+        for made in make(theory, recorded):
+            if isinstance(made, Drawing):
+                add_source(made.figure, made.source)
+            yield made
+
+
+def figure_page(made: Sequence[Drawing | Missing], *, length: int, figures_at: str) -> str:
+    """The page of all figures, as Markdown; `figures_at` is their folder as seen from it."""
+    parts = [_HEAD.format(length=length)]
+    for it in made:
+        parts.append(f"## {it.title}")
+        if isinstance(it, Missing):
+            parts.append(f"Not drawn: its records are missing. `{it.command}` makes them.")
+            continue
+        parts.append(filled(it.caption))
+        parts.append(f"![{it.title}]({figures_at}/{it.name}.png)")
+        if it.fits:
+            rows = [
+                (name, f"{fit.slope:.3f}", f"{fit.intercept:.3f}", f"{fit.r_squared:.4f}")
+                for name, fit in it.fits.items()
+            ]
+            parts.append(table(("Delta", "slope", "intercept", "R²"), rows))
+        parts.append(filled(f"From {it.source}."))
+    return "\n\n".join(parts) + "\n"
+
+
+def source_of(records: Records) -> str:
+    """Which records, by name, and the commits that made them.
+
+    >>> origin = {"commit": "0123456789abcdef"}
+    >>> records = {f"rope-seed-{it}": {"provenance": origin} for it in range(2)}
+    >>> source_of(records)
+    'the records rope-seed-{0,1} (commit 0123456)'
+    """
+    seeds: dict[str, list[str]] = {}
+    for name in records:
+        stem, _, seed = name.rpartition("-seed-")
+        seeds.setdefault(stem, []).append(seed)
+    names = [
+        f"{stem}-seed-{found[0] if len(found) == 1 else '{' + ','.join(found) + '}'}"
+        for stem, found in seeds.items()
+    ]
+    commits = sorted({str(it["provenance"]["commit"])[:7] for it in records.values()})
+    noun = "commit" if len(commits) == 1 else "commits"
+    what = "record" if len(records) == 1 else "records"
+    return f"the {what} {', '.join(names)} ({noun} {', '.join(commits)})"
+
+
+def _of_theory(theory: TheoryNumbers) -> str:
+    return f"theory: IID N(0, 1) scores, {theory.samples} samples, bars are standard errors"
+
+
+def _transform(theory: TheoryNumbers, recorded: Recorded) -> Iterator[Drawing]:
+    yield Drawing(
+        "transform",
+        "The transform",
+        "Gain and bias by distance for several tau, the expected weight of a token, and the expected "
+        "mass of the decade that starts at a distance, divided by tau: it levels out at e^0.5 ln 10, so "
+        "that every decade beyond tau gets the same. At distance 0 the gain is 1 and the bias 0.",
+        transform_figure(theory.transform),
+        "theory: closed forms",
+    )
+
+
+def _against_length(theory: TheoryNumbers, recorded: Recorded) -> Iterator[Drawing | Missing]:
+    title = "Figure 1: attention against context length"
+    there = {scheme_of(record) for record in recorded.attention.values()}
+    if not set(COMPARED) <= there:
+        yield Missing(title, "sia reproduce attention")
+        return
+    yield Drawing(
+        "figure-1-attention-against-length",
+        title,
+        "Entropy of all attention, entropy inside two ranges of distance, and the share of attention on "
+        "the last 100 tokens. Above: Gaussian scores, plain, with LogN, and with the transform. Below: "
+        "trained models, mean over all layers and heads, for the last 16 queries of contexts that end "
+        "alike at every length; errors are over contexts. A range is drawn where a context holds all of "
+        "it. The paper: plain attention spreads out and leaves the local context as the context grows, "
+        "LogN keeps it sparse and leaves the local context too, and the transform keeps both.",
+        against_length_figure(theory.against_length, recorded.attention.values()),
+        f"{_of_theory(theory)}; {source_of(recorded.attention)}",
+    )
+
+
+def _range_entropy(theory: TheoryNumbers, recorded: Recorded) -> Iterator[Drawing]:
+    figure, fits = entropy_figure(theory.transformed, root_log, "sqrt(log t)")
+    yield Drawing(
+        "figure-2-range-entropy",
+        "Figure 2: range entropy with the transform",
+        "Entropy inside the range of distances from t to Delta t, against t, and against the square "
+        "root of log t, with lines by least squares. It grows about as sqrt(log t): slower than log t, "
+        "so weakly sparse, but not bounded.",
+        figure,
+        _of_theory(theory),
+        fits,
+    )
+
+
+def _training(theory: TheoryNumbers, recorded: Recorded) -> Iterator[Drawing | Missing]:
+    yield from _through_training(
+        recorded.main,
+        TRAINED,
+        "figure-3-training",
+        "Figure 3: loss through training",
+        "The loss in training, smoothed over 25 steps, and in validation at the trained length and "
+        "beyond it, mean and standard error over seeds. What a model learns at the trained length helps "
+        "beyond it with some schemes, and with others not.",
+    )
+
+
+def _tau(theory: TheoryNumbers, recorded: Recorded) -> Iterator[Drawing | Missing]:
+    title = "Figure 5: tau"
+    by_tau: dict[float, dict[str, Record]] = {}
+    for name, record in recorded.tau.items():
+        by_tau.setdefault(record["config"]["scheme_options"]["tau"], {})[name] = record
+    if len(by_tau) < 2:
+        yield Missing(title, "sia reproduce tau")
+        return
+    # The same seeds for every value, or they could not be compared.
+    seeds = set.intersection(
+        *({it["config"]["seed"] for it in mine.values()} for mine in by_tau.values())
+    )
+    used = {
+        name: it
+        for mine in by_tau.values()
+        for name, it in mine.items()
+        if it["config"]["seed"] in seeds
+    }
+    rows = {
+        tau: seed_rows((it for name, it in mine.items() if name in used), scheme_of)[0]
+        for tau, mine in by_tau.items()
+    }
+    length = next(iter(used.values()))["config"]["length"]
+    yield Drawing(
+        "figure-5-tau",
+        title,
+        "The loss of scale-invariant p-RoPE with several values of tau, at the trained length and "
+        "beyond it.",
+        sweep_figure("tau", rows, title="Scale-invariant p-RoPE", train_length=length),
+        source_of(used),
+    )
+
+
+def _plain_entropy(theory: TheoryNumbers, recorded: Recorded) -> Iterator[Drawing]:
+    figure, fits = entropy_figure(theory.plain, math.log, "log t")
+    yield Drawing(
+        "figure-6-plain-range-entropy",
+        "Figure 6: range entropy of plain attention",
+        "The same without the transform, and against log t: it grows with slope 1, as log t itself, so "
+        "attention falls on the same part of every range however many tokens that is.",
+        figure,
+        _of_theory(theory),
+        fits,
+    )
+
+
+def _rotary(theory: TheoryNumbers, recorded: Recorded) -> Iterator[Drawing | Missing]:
+    yield from _through_training(
+        recorded.main,
+        ROTARY,
+        "figure-8-rotary",
+        "Figure 8: the transform with other rotations",
+        "The transform on p-RoPE, on RoPE and without any rotation, through training, as in Figure 3.",
+    )
+
+
+def _through_training(
+    main: Records, schemes: Sequence[str], name: str, title: str, caption: str
+) -> Iterator[Drawing | Missing]:
+    used = {key: record for key, record in main.items() if scheme_of(record) in schemes}
+    if {scheme_of(record) for record in used.values()} != set(schemes):
+        yield Missing(title, f"sia reproduce table1 --schemes {','.join(schemes)}")
+        return
+    figure = training_figure(used.values(), schemes)
+    yield Drawing(name, title, caption, figure, source_of(used))
+
+
+def _quantiles(theory: TheoryNumbers, recorded: Recorded) -> Iterator[Drawing | Missing]:
+    title = "Figures 9 to 14: scores against a Gaussian"
+    if not recorded.attention:
+        yield Missing(title, "sia reproduce attention")
+    for name, record in recorded.attention.items():
+        scheme, length = scheme_of(record), record["config"]["length"]
+        shown = TITLES.get(scheme, scheme)
+        yield Drawing(
+            f"figure-9-scores-{scheme}",
+            f"{title}, {shown}",
+            f"Quantiles of the scores of {shown} in contexts of {length:,} tokens, a line for each "
+            f"head, standardised, against those of N(0, 1); the first token's key is left out. On the "
+            f"diagonal scores are Gaussian; spread and mean of the heads stand in each panel.",
+            quantile_figure(record, length),
+            source_of({name: record}),
+        )

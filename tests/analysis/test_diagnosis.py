@@ -1,0 +1,80 @@
+"""A diagnosis finds what was put into scores, and nothing in scores as the transform wants them."""
+
+import pytest
+import torch
+
+from scale_invariant_attention import DistanceAffine
+from scale_invariant_attention.analysis import LayerScores, attention_by_length, diagnose
+from scale_invariant_attention.analysis.diagnosis import (
+    DRIFTS_FAR,
+    NARROW_SCORES,
+    OFF_CENTRE_SCORES,
+    SPREADS_OUT,
+    STAYS_NEAR,
+    WIDE_SCORES,
+)
+
+LENGTH = 3000
+
+
+def measured(scale=1.0, mean=0.0, affine=None):
+    """Random queries and keys as a model: scores are Gaussian, with a spread and a mean."""
+
+    def source(tokens, visit):
+        generator = torch.Generator().manual_seed(0)
+        query, key = torch.randn(2, 2, 4, LENGTH, 64, generator=generator).unbind()
+        # One more dimension, in which all agree, moves every score alike.
+        query, key = (
+            torch.cat([it, torch.full((2, 4, LENGTH, 1), part)], -1)
+            for it, part in ((query, 1.0), (key, mean / scale * 8))
+        )
+        visit(LayerScores(0, query, key, affine, scale=scale / 8))
+
+    return attention_by_length(source, torch.zeros(2, LENGTH), (LENGTH,), queries=32)[0]
+
+
+TRANSFORM = DistanceAffine.scale_invariant(LENGTH, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "findings"),
+    [
+        ({"affine": TRANSFORM}, set()),
+        ({}, {DRIFTS_FAR, SPREADS_OUT}),
+        ({"affine": TRANSFORM, "scale": 0.5}, {NARROW_SCORES, STAYS_NEAR}),
+        ({"affine": TRANSFORM, "scale": 1.6}, {WIDE_SCORES, DRIFTS_FAR}),
+        ({"affine": TRANSFORM, "mean": -2.5}, {OFF_CENTRE_SCORES, STAYS_NEAR}),
+        (
+            {"affine": DistanceAffine.alibi(LENGTH, torch.full((4,), 0.02))},
+            {STAYS_NEAR, SPREADS_OUT},
+        ),
+    ],
+)
+def test_findings(settings, findings):
+    found = diagnose(measured(**settings), scale_invariant="affine" in settings, qk_norm=True)
+    (layer,) = found.layers
+    assert set(layer.findings) == findings
+    assert set(found.advice) == findings
+    assert layer.score_spread == pytest.approx(settings.get("scale", 1.0), rel=0.05)
+    assert layer.score_mean == pytest.approx(settings.get("mean", 0.0), abs=0.05)
+    assert sum(part.share for part in layer.ranges) == pytest.approx(1.0)
+
+
+def test_advice_depends_on_what_is_there():
+    plain = diagnose(measured(scale=2.0), scale_invariant=False, qk_norm=False)
+    assert "qk_norm=True" in plain.advice[WIDE_SCORES]
+    assert "--scheme scale-invariant-p-rope" in plain.advice[DRIFTS_FAR]
+    ours = diagnose(measured(scale=2.0), scale_invariant=True, qk_norm=True)
+    assert "lower tau" in ours.advice[DRIFTS_FAR]
+    assert "normalised already" in ours.advice[WIDE_SCORES]
+
+
+def test_contexts_too_short_for_a_slope():
+    def source(tokens, visit):
+        query = torch.randn(1, 1, 50, 4, generator=torch.Generator().manual_seed(0))
+        visit(LayerScores(0, query, query))
+
+    (short,) = attention_by_length(source, torch.zeros(1, 50), (50,))
+    (layer,) = diagnose(short, scale_invariant=False, qk_norm=True).layers
+    assert layer.slope is None and layer.slopes is None
+    assert not {DRIFTS_FAR, STAYS_NEAR} & set(layer.findings)

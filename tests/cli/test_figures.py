@@ -1,0 +1,65 @@
+"""`sia figures`: every figure from records and theory, and what is said of those that lack records."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from scale_invariant_attention.cli import app
+from scale_invariant_attention.cli import figures as command
+from scale_invariant_attention.experiments import theory_numbers
+from scale_invariant_attention.reporting.gallery import TheoryNumbers
+from scale_invariant_attention.theory import Plain, ScaleInvariantTransform
+
+
+@pytest.fixture(autouse=True)
+def quick_theory(monkeypatch):
+    """Few samples of few points."""
+    few = {"ratios": (2,), "starts": (10, 20, 40), "samples": 4}
+    numbers = TheoryNumbers(
+        against_length=theory_numbers.against_length((256, 1024), samples=4),
+        transformed=theory_numbers.range_entropies(ScaleInvariantTransform(), **few),
+        plain=theory_numbers.range_entropies(Plain(), **few),
+        transform=theory_numbers.transform_tables((10.0,)),
+        samples=4,
+    )
+    monkeypatch.setattr(command, "_theory", lambda: numbers)
+
+
+def run(*words):
+    return CliRunner().invoke(app, ["figures", *map(str, words)])
+
+
+def test_without_records_there_is_theory_and_what_to_do(tmp_path):
+    done = run("-o", tmp_path / "out", "--results", tmp_path / "none", "--formats", "svg")
+    assert done.exit_code == 0, done.output
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "figure-2-range-entropy.svg",
+        "figure-6-plain-range-entropy.svg",
+        "transform.svg",
+    ]
+    assert (
+        "Figure 5: tau: left out, for want of records; sia reproduce tau makes them" in done.stdout
+    )
+    assert done.stdout.count("left out") == 5
+    assert "  Delta 2: " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--formats", "png,pdf"), "--formats must be some of png, svg, got 'pdf'"),
+        (("--formats", "svg", "--page", "page.md"), "--formats must have png for a page"),
+    ],
+)
+def test_what_users_can_mend(words, message, tmp_path):
+    done = run("-o", tmp_path, *words)
+    assert done.exit_code == 1
+    assert message in done.stderr
+
+
+def test_a_record_of_something_else_is_told(tmp_path):
+    (tmp_path / "rope-seed-0.json").write_text(json.dumps({"config": {}}))
+    done = run("-o", tmp_path, "--results", tmp_path)
+    assert done.exit_code == 1
+    assert "is no record of a trial" in done.stderr
