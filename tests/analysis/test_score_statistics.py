@@ -7,7 +7,6 @@ import torch
 
 from scale_invariant_attention.analysis import (
     LayerScores,
-    calibration,
     score_statistics,
     spread_rows,
 )
@@ -78,14 +77,6 @@ def test_a_sink_is_left_out():
     scores.key[:, :, 0] *= 1000
     assert float(score_statistics(scores).variance.max()) < 3
     assert float(score_statistics(scores, first_keys=0).variance.max()) > 1000
-
-
-def test_calibration_brings_scores_to_unit_variance():
-    scores = random_scores(shift=3.0)
-    found = calibration(scores)
-    made = (dense(scores) - found.mean.unsqueeze(1)) / found.spread.unsqueeze(1)
-    torch.testing.assert_close(made.mean(1), torch.zeros(3, dtype=torch.float64))
-    torch.testing.assert_close(made.var(1, unbiased=False), torch.ones(3, dtype=torch.float64))
 
 
 def test_texts_add_up():

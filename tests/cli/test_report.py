@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from scale_invariant_attention.experiments.evaluations import NeedleEvaluation, 
 from scale_invariant_attention.experiments.trials import Trial, make_record
 from scale_invariant_attention.training import train
 
+RESULTS = Path(__file__).parents[2] / "results" / "mini"
 NEEDLE = {"needles": 1, "digits": 1, "cities": ["A"], "sentence": " {city}{number} "}
 RECALL = {"keys": 4, "values": 4, "noise": 4, "pairs": 2, "queries": 2}
 
@@ -115,20 +117,29 @@ def test_records_of_needles_and_recall(records, tmp_path):
     assert {"training-0", "training-1"} <= set(names)
 
 
-def test_attention_by_distance(records, tmp_path):
-    record = json.loads((records / "recall-rope-seed-0.json").read_text())
-    del record["recall"]
-    shares, entropy = [{"mean": 0.25}, {"mean": 0.75}], [{"mean": 1.5}]
-    record["evaluation"] = {"lengths": [64], "contexts": 4, "ratio": 10.0, "recent": 100}
-    overall = {"share": shares, "global_entropy": entropy, "recent_share": [{"mean": 0.9}]}
-    record["attention"] = [{"length": 64, "edges": [0, 10, 64], "overall": overall}]
-    (tmp_path / "attention-rope-seed-0.json").write_text(json.dumps(record))
-    page = page_of(tmp_path / "attention-rope-seed-0.json", folder=tmp_path)
+def test_attention_by_distance(tmp_path):
+    recorded = RESULTS / "attention-rope-seed-0.json"
+    longest = json.loads(recorded.read_text())["attention"][-1]
+    page = page_of(recorded, folder=tmp_path)
     [line] = lines_of(page, "attention-0").values()
-    assert line["y"] == [0.25, 0.75]
-    assert line["x"] == pytest.approx([3, (10 * 63) ** 0.5], rel=1e-5)
-    assert "<td>0.900</td>" in page and "<td>1.500</td>" in page
+    assert line["y"] == pytest.approx([it["mean"] for it in longest["overall"]["share"]])
+    assert line["x"][:2] == pytest.approx([3, (10 * 99) ** 0.5], rel=1e-5)
+    for name in ("recent_share", "global_entropy"):
+        assert f"<td>{longest['overall'][name][0]['mean']:.3f}</td>" in page
     assert "the nearest 100 tokens" in page
+
+
+def test_a_diagnosis_of_a_run(evaluated, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(evaluated, folder)
+    done = run("diagnose", folder, "--contexts", 2)
+    assert done.exit_code == 0, done.output
+    written = json.loads((folder / "diagnosis" / "diagnosis.json").read_text())
+    page = page_of(folder, folder=tmp_path)
+    [line] = lines_of(page, "attention-0").values()
+    overall = written["attention"][-1]["overall"]
+    assert line["y"] == pytest.approx([it["mean"] for it in overall["share"]], rel=1e-4)
+    assert f"<td>{overall['recent_share'][0]['mean']:.3f}</td>" in page
 
 
 def test_runs_and_records_together_and_an_unfinished_run(evaluated, records, tmp_path):

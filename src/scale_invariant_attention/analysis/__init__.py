@@ -14,12 +14,11 @@ from .diagnosis import Diagnosis, LayerDiagnosis, diagnose
 from .invariance import mass_slope
 from .range_profile import RangeProfile, range_profile
 from .ranges import range_edges
-from .score_statistics import Calibration, ScoreStatistics, calibration, score_statistics
+from .score_statistics import ScoreStatistics, score_statistics
 from .scores import LayerScores, ScoreSource, last_rows, spread_rows
 from .synthetic import GaussianAttention, gaussian_attention
 
 __all__ = [
-    "Calibration",
     "Diagnosis",
     "GaussianAttention",
     "LayerAttention",
@@ -30,7 +29,6 @@ __all__ = [
     "ScoreSource",
     "ScoreStatistics",
     "attention_by_length",
-    "calibration",
     "diagnose",
     "gaussian_attention",
     "gpt_scores",

@@ -164,8 +164,8 @@ def _advice(scale_invariant: bool, qk_norm: bool) -> Iterator[tuple[str, ...]]:
         )
     else:
         unit = (
-            "Normalise queries and keys per head (qk_norm=True), or bring each head's scores to mean 0 "
-            "and variance 1 (analysis.calibration)."
+            "Normalise queries and keys per head (qk_norm=True), or, in a model of transformers, bring "
+            "each head's scores to mean 0 and variance 1 (convert with a calibration)."
         )
     then = "far ranges get" if scale_invariant else "if it were added, far ranges would get"
     yield (

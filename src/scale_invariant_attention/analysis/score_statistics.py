@@ -32,14 +32,6 @@ class ScoreStatistics:
     pairs: int  # how many of query and key, for each head
 
 
-@dataclass(frozen=True, eq=False)
-class Calibration:
-    """What makes scores of mean 0 and variance 1: ``(score - mean) / spread``, ``[H]`` each."""
-
-    mean: Tensor
-    spread: Tensor
-
-
 class ScoreGathering:
     """Statistics of the scores of one layer over several texts, which are added one after the other.
 
@@ -115,24 +107,6 @@ def score_statistics(
     gathering = ScoreGathering(first_keys)
     gathering.add(scores, rows)
     return gathering.statistics
-
-
-def calibration(
-    scores: LayerScores, rows: Tensor | None = None, *, first_keys: int = FIRST_KEYS
-) -> Calibration:
-    """Mean and spread of each head's scores, over the visible keys of some queries.
-
-    Arguments as for :func:`score_statistics`. It needs nothing but a query and a key, so that any
-    model's can be given.
-
-    >>> query, key = torch.randn(2, 1, 4, 100, 32).unbind()
-    >>> calibration(LayerScores(0, 5 * query, key)).spread.round()
-    tensor([5., 5., 5., 5.], dtype=torch.float64)
-    """
-    moments = Moments()
-    for tile in scores.tiles(rows):
-        moments.add(_counted_scores(tile, first_keys))
-    return Calibration(moments.mean, moments.spread)
 
 
 def _counted_scores(tile: Tile, first_keys: int) -> Tensor:

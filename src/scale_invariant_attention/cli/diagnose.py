@@ -78,7 +78,7 @@ def diagnose_command(
         _print_layers(page, found[-1])
         _print_ranges(page, found[-1])
         _print_findings(page, found[-1])
-        _write(results / RESULTS, trained, name, corpus, measured, found)
+        _write(results / RESULTS, trained, name, corpus, contexts, measured, found)
         page.line(f"\n{results / RESULTS}")
         _draw(page, results / FIGURE, trained, found)
 
@@ -184,6 +184,7 @@ def _write(
     trained: TrainedModel,
     data: str,
     corpus: TokenStream,
+    contexts: int,
     measured: Sequence[LengthAttention],
     found: Sequence[Diagnosis],
 ) -> None:
@@ -192,6 +193,8 @@ def _write(
         "unfinished_at_step": trained.unfinished,
         "config": trained.model.config.to_dict(),
         "data": {"name": data, "split": "validation", "fingerprint": corpus.fingerprint()},
+        "contexts": contexts,
+        "recent": RECENT,
         "diagnosis": [asdict(it) for it in found],
         "attention": [it.to_dict() for it in measured],
         "provenance": provenance(),

@@ -160,9 +160,10 @@ def _needle_test(results: Mapping[str, Any]) -> dict[str, Measurement]:
 
 
 def _diagnosis(results: Mapping[str, Any]) -> dict[str, Measurement]:
-    """What `sia diagnose` wrote, which does not tell how many texts it read."""
+    """What `sia diagnose` wrote."""
     data = {"data": results["data"]["name"], "fingerprint": results["data"]["fingerprint"]}
-    return _attention({**data, "contexts": None, "recent": None}, results["attention"])
+    on = {**data, "contexts": results["contexts"], "recent": results["recent"]}
+    return _attention(on, results["attention"])
 
 
 def _attention(

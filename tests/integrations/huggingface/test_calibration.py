@@ -7,43 +7,8 @@ import torch
 from hugging_face_models import converted, left_padded, some_tokens, tiny
 
 from scale_invariant_attention.integrations import huggingface
-from scale_invariant_attention.integrations.huggingface.score_statistics import ScoreSums
 
 LENGTH = 37
-
-
-def test_sums_are_those_of_visible_pairs():
-    generator = torch.Generator().manual_seed(0)
-    query = torch.randn(2, 4, LENGTH, 8, generator=generator, dtype=torch.float64)
-    key = torch.randn(2, 2, LENGTH, 8, generator=generator, dtype=torch.float64)
-    mask = torch.rand(2, LENGTH, generator=generator) > 0.2
-    sums = ScoreSums.zeros(4)
-    for row in range(2):
-        one = slice(row, row + 1)
-        sums.add(query[one], key[one], scale=0.5, skip_keys=1, key_mask=mask[one], window=9)
-    for head in range(4):
-        pairs = [
-            0.5 * float(query[row, head, i] @ key[row, head // 2, j])
-            for row in range(2)
-            for i in range(LENGTH)
-            for j in range(max(1, i - 8), i + 1)
-            if mask[row, j]
-        ]
-        scores = torch.tensor(pairs, dtype=torch.float64)
-        assert sums.mean[head] == pytest.approx(scores.mean().item(), rel=1e-4, abs=1e-6)
-        assert sums.spread[head] == pytest.approx(scores.std(correction=0).item(), rel=1e-4)
-
-
-def test_small_tiles_sum_to_the_same(monkeypatch):
-    query, key = torch.randn(2, 2, 4, LENGTH, 8).unbind()
-    whole, parts = ScoreSums.zeros(4), ScoreSums.zeros(4)
-    whole.add(query, key)
-    monkeypatch.setattr(
-        "scale_invariant_attention.integrations.huggingface.score_statistics.PAIRS", 1000
-    )
-    parts.add(query, key)
-    assert parts.count == whole.count == 2 * LENGTH * (LENGTH + 1) / 2
-    torch.testing.assert_close(parts.spread, whole.spread)
 
 
 def test_measuring_leaves_a_model_as_it_was():

@@ -31,6 +31,7 @@ _HOMES = {
     "measure_scores": "calibration",
     "open_from_transformers": "export",
     "save_for_transformers": "export",
+    "transformers_scores": "observing",
 }
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "measure_scores",
     "open_from_transformers",
     "save_for_transformers",
+    "transformers_scores",
 ]
 
 

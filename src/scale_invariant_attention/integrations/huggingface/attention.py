@@ -17,8 +17,8 @@ from .slots import NAME, Slots
 DEFAULT_SLOTS = Slots(schemes.get("scale-invariant-nope"), heads=1)
 OBSERVER = "observe_scores"
 
-# Called with a layer, scaled queries, keys, their placing and the factor of q . k.
-Observer = Callable[[nn.Module, Tensor, Tensor, Placing, float | None], None]
+# Called with a layer, its slots, scaled queries, keys, their placing and the factor of q . k.
+Observer = Callable[[nn.Module, Slots, Tensor, Tensor, Placing, float | None], None]
 
 REFUSED = {
     "softcap": "a soft cap on scores (attn_logit_softcapping), which is no function of distance",
@@ -61,7 +61,7 @@ def attention_forward(
     query = slots.scaled(query, placed)
     observe: Observer | None = getattr(module, OBSERVER, None)
     if observe is not None:
-        observe(module, query, key, placed, scaling)
+        observe(module, slots, query, key, placed, scaling)
     if s_aux is None:
         out: Tensor = slots.attend(query, key, value, placed, scale=scaling)
     else:

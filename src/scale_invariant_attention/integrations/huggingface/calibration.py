@@ -4,20 +4,16 @@ The transform expects scores of about unit variance. ``convert(model, calibratio
 score S become ``(S - mean) / spread`` before the transform, with the numbers measured here.
 """
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ...schemes import Scheme
-from .attention import OBSERVER, Observer
-from .placing import Placing
-from .score_statistics import ScoreSums
-from .settings import IMPLEMENTATION
-from .slots import NAME, Slots, is_attention
+from ...analysis import LayerScores
+from ...analysis.score_statistics import FIRST_KEYS, ScoreGathering
+from .observing import observed
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +59,9 @@ class Calibration:
 
 
 @torch.no_grad()
-def measure_scores(model: Any, batches: Iterable[Any], *, skip_keys: int = 1) -> Calibration:
+def measure_scores(
+    model: Any, batches: Iterable[Any], *, skip_keys: int = FIRST_KEYS
+) -> Calibration:
     """The statistics of the scores in every head while the model reads.
 
     A model that was not converted reads with its own plain attention; of a converted one these are the
@@ -83,46 +81,21 @@ def measure_scores(model: Any, batches: Iterable[Any], *, skip_keys: int = 1) ->
     >>> measured.spread.shape, bool((measured.spread < 0.1).all())      # far from unit variance
     (torch.Size([2, 4]), True)
     """
-    layers, heads = model.config.num_hidden_layers, model.config.num_attention_heads
-    sums = [ScoreSums.zeros(heads) for _ in range(layers)]
+    gathered = [ScoreGathering(skip_keys) for _ in range(model.config.num_hidden_layers)]
 
-    def observe(
-        module: nn.Module, query: Tensor, key: Tensor, placing: Placing, scale: float | None
-    ) -> None:
-        layer: Any = module.layer_idx
-        sums[layer].add(query, key, scale=scale, skip_keys=skip_keys, **placing.visibility)
+    def gather(scores: LayerScores) -> None:
+        gathered[scores.layer].add(scores)
 
     read = 0
-    with _observed(model, observe):
+    with observed(model, gather):
         for batch in batches:
             arguments = batch if hasattr(batch, "keys") else {"input_ids": batch}
             model(**{**arguments, "use_cache": False})
             read += 1
     if read == 0:
         raise ValueError("batches must hold at least one batch of tokens, got none")
+    moments = [layer.moments for layer in gathered]
     return Calibration(
-        torch.stack([layer.spread for layer in sums]), torch.stack([layer.mean for layer in sums])
+        torch.stack([layer.spread.cpu() for layer in moments]),
+        torch.stack([layer.mean.cpu() for layer in moments]),
     )
-
-
-@contextmanager
-def _observed(model: Any, observe: Observer) -> Iterator[None]:
-    """A model whose scores are seen by `observe`, with the attention that it has."""
-    attention = [module for module in model.modules() if is_attention(module)]
-    implementation, training = model.config._attn_implementation, model.training
-    plain = implementation != IMPLEMENTATION
-    try:
-        model.eval()
-        model.set_attn_implementation(IMPLEMENTATION)
-        for module in attention:
-            setattr(module, OBSERVER, observe)
-            if plain:
-                setattr(module, NAME, Slots(Scheme(), model.config.num_attention_heads))
-        yield
-    finally:
-        for module in attention:
-            module.__dict__.pop(OBSERVER, None)
-            if plain and NAME in module._modules:
-                delattr(module, NAME)
-        model.set_attn_implementation(implementation)
-        model.train(training)

@@ -65,7 +65,7 @@ class Slots(nn.Module):
         tau = self._tau(query.device)
         if tau is not None and self.mean is None:
             return scale_invariant_attention(query, key, value, tau=tau, **shared)
-        affine = self._tables(placing.span(), query)
+        affine = self.tables(placing, query)
         return distance_affine_attention(query, key, value, affine, **shared)
 
     def _tau(self, device: torch.device) -> float | Tensor | None:
@@ -76,8 +76,9 @@ class Slots(nn.Module):
             return self.distance.log_tau.double().exp()
         return self.distance.tau if isinstance(self.distance, ScaleInvariantTables) else None
 
-    def _tables(self, length: int, query: Tensor) -> DistanceAffine:
-        dtype = compute_dtype(query.dtype)
+    def tables(self, placing: Placing, query: Tensor) -> DistanceAffine:
+        """Gain and bias for every distance of a call."""
+        length, dtype = placing.span(), compute_dtype(query.dtype)
         tau = self._tau(query.device)
         if isinstance(tau, Tensor):
             affine = DistanceAffine.scale_invariant(

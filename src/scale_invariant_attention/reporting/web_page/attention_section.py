@@ -56,8 +56,7 @@ def _line(comparison: Comparison, variant: Variant, length: int) -> Line:
 
 
 def _by_length(comparison: Comparison) -> Block:
-    recent = comparison.on["recent"]
-    nearest = f"the nearest {recent:,} tokens" if recent else "the nearest tokens"
+    nearest = f"the nearest {comparison.on['recent']:,} tokens"
     tables = [
         length_table(
             comparison,

@@ -1,0 +1,79 @@
+"""What the layers of a transformers model compute their attention from, seen while it reads."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...analysis import LayerScores
+from ...schemes import Scheme
+from .attention import OBSERVER
+from .placing import Placing
+from .settings import IMPLEMENTATION
+from .slots import NAME, Slots, is_attention
+
+
+@torch.no_grad()
+def transformers_scores(
+    model: Any, tokens: Tensor, visit: Callable[[LayerScores], object], **arguments: Any
+) -> None:
+    """Read tokens ``[B, L]`` and call `visit` with every layer's scores, the first layer first.
+
+    ``functools.partial(transformers_scores, model)`` is a :class:`ScoreSource`, so that all of
+    `analysis` works for models of transformers. Scores are as the layer's scheme gets them: rotated,
+    with the factors of LogN and of a calibration. What they are before rotary is not known here, and a
+    learned sink (gpt-oss) is not among the keys.
+
+    Args:
+        model: a causal language model of transformers; it is left as it was.
+        tokens: token ids.
+        visit: called with each layer, one at a time.
+        arguments: what the model takes besides, such as `attention_mask`.
+
+    >>> from transformers import AutoModelForCausalLM, LlamaConfig
+    >>> config = LlamaConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, vocab_size=256)
+    >>> model = AutoModelForCausalLM.from_config(config)
+    >>> transformers_scores(model, torch.randint(256, (1, 50)), lambda it: print(it.query.shape))
+    torch.Size([1, 4, 50, 16])
+    torch.Size([1, 4, 50, 16])
+    """
+    with observed(model, visit):
+        model(**{**arguments, "input_ids": tokens, "use_cache": False})
+
+
+@contextmanager
+def observed(model: Any, visit: Callable[[LayerScores], object]) -> Iterator[None]:
+    """A model that shows `visit` the scores of every layer, with the attention that it has."""
+    attention = [module for module in model.modules() if is_attention(module)]
+    implementation, training = model.config._attn_implementation, model.training
+    plain = implementation != IMPLEMENTATION
+
+    def observe(
+        module: nn.Module,
+        slots: Slots,
+        query: Tensor,
+        key: Tensor,
+        placing: Placing,
+        scale: float | None,
+    ) -> None:
+        layer: Any = module.layer_idx
+        affine = slots.tables(placing, query)
+        visit(LayerScores(layer, query, key, affine, scale, placing.visibility))
+
+    try:
+        model.eval()
+        model.set_attn_implementation(IMPLEMENTATION)
+        for module in attention:
+            setattr(module, OBSERVER, observe)
+            if plain:
+                setattr(module, NAME, Slots(Scheme(), model.config.num_attention_heads))
+        yield
+    finally:
+        for module in attention:
+            module.__dict__.pop(OBSERVER, None)
+            if plain and NAME in module._modules:
+                delattr(module, NAME)
+        model.set_attn_implementation(implementation)
+        model.train(training)
