@@ -14,6 +14,7 @@ from typing import Any
 
 from .. import schemes
 from ..integrations.huggingface.continued_pretraining import PretrainingRecipe
+from ..theory.arguments import did_you_mean
 from .evaluations import LossEvaluation
 from .scales import SCALES
 
@@ -94,6 +95,16 @@ class Conversion:
         return f"table4-first-seed-{self.seed}"
 
     @property
+    def trainings(self) -> dict[str, int]:
+        """The steps of what has to be trained for it, by the names of their folders.
+
+        >>> Conversion("alibi").trainings
+        {'table4-first-seed-0': 300, 'table4-alibi-seed-0': 30}
+        """
+        own = {} if self.continued is None else {self.name: self.continued.steps}
+        return {self.first_name: self.first.steps} | own
+
+    @property
     def options(self) -> dict[str, Any]:
         """Of the scheme: base and tau of the miniature, and what transformers' YaRN asks for.
 
@@ -119,6 +130,12 @@ def trials(names: Sequence[str] = (), seeds: Sequence[int] = (0,)) -> list[Conve
     table4-scale-invariant-p-rope-untrained-seed-0
     table4-scale-invariant-p-rope-calibrated-untrained-seed-0
     """
+    for name in names:
+        if name not in SCHEMES:
+            raise ValueError(
+                f"Table 4 has no scheme {name!r}{did_you_mean(name, SCHEMES)}; its schemes are: "
+                f"{', '.join(SCHEMES)}"
+            )
     return [trial for seed in seeds for name in names or SCHEMES for trial in _of(name, seed)]
 
 

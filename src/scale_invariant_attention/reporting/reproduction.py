@@ -7,6 +7,7 @@ from typing import Any
 
 from . import paper
 from .claims import judged
+from .conversion_section import conversion_section
 from .loss_figures import draw_loss_by_position, draw_sweep
 from .losses import Record, SeedRow, scheme_of, seed_rows
 from .markdown import bold, filled, table
@@ -78,6 +79,7 @@ def page_and_figures(
     sweeps: Mapping[str, Sequence[Record]],
     needles: Sequence[Record] = (),
     recall: Sequence[Record] = (),
+    conversions: Sequence[Record] = (),
     *,
     figures_at: str = "docs",
 ) -> tuple[str, dict[str, bytes]]:
@@ -88,6 +90,7 @@ def page_and_figures(
         sweeps: the records of each option of our scheme that was swept.
         needles: the records of Table 2.
         recall: those of associative recall.
+        conversions: those of Table 4.
         figures_at: the folder of the figures, as seen from the page.
     """
     rows = {row.label: row for row in seed_rows(main, scheme_of)}
@@ -98,7 +101,7 @@ def page_and_figures(
     parts = [_HEAD, *_table1(rows, ours), *_by_position(main, ours, figures)]
     for option, records in sweeps.items():
         parts += _sweep(option, records, ours, figures)
-    parts += [*needle_section(needles), *recall_section(recall)]
+    parts += [*needle_section(needles), *conversion_section(conversions), *recall_section(recall)]
     others = [it for records in sweeps.values() for it in records if it not in main]
     parts += [_PAPER_SCALE, *_sources([*main, *others, *needles, *recall])]
     page = "\n\n".join(parts) + "\n"
