@@ -5,7 +5,7 @@ from typing import Any
 
 from . import paper
 from .claims import CONVERSION_CLAIMS, judged
-from .losses import Record, SeedRow, scheme_of, seed_rows
+from .losses import Record, SeedRow, lowest, scheme_of, seed_rows
 from .markdown import bold, filled, table
 from .styles import OURS, TITLES
 from .verdicts import CLAIMS_HEAD, verdict_table
@@ -20,13 +20,16 @@ A Llama of transformers trained with RoPE, converted to every scheme and trained
 those with * are not trained on. Loss in nats a token on the same tokens at every length, {seeds}; the
 lowest of each column in bold. The paper's Table 4 is to the right."""
 
-_SCALE = "### What differs in scale from Table 4"
+_SCALE = "### What differs in scale"
 
 _CALIBRATION = """### Calibration, and no training at all
 
 Llama has no QK-norm, so its scores do not have the unit variance that the transform expects. Calibrated
-models divide the scores of every head by their spread, measured with p-RoPE on a batch
-of the training text. The paper has neither; it claims nothing for a model that is not trained on."""
+models divide the scores of every head by their spread, measured with p-RoPE on a batch of
+the training text. The paper has neither, and claims nothing for a model that is not trained on."""
+
+TRAINED, CALIBRATED = "trained on", "calibrated, trained on"
+WAYS = (TRAINED, CALIBRATED, "converted alone", "calibrated, converted alone")
 
 
 def conversion_of(record: Record) -> str:
@@ -57,7 +60,8 @@ def conversion_section(records: Sequence[Record]) -> Iterator[str]:
     if judgements:
         yield CLAIMS_HEAD.format(what="loss")
         yield verdict_table(judgements)
-    yield from _calibration([record for record in records if scheme_of(record) == OURS])
+    all_ways = [record for record in records if scheme_of(record) == OURS]
+    yield from _calibration(all_ways, rows, ours["config"]["continued"])
     yield filled(_sources(records))
 
 
@@ -79,7 +83,7 @@ def _seeds(rows: Mapping[str, SeedRow]) -> str:
 def _main_table(rows: Mapping[str, SeedRow]) -> str:
     lengths = list(rows[OURS].spreads)
     best = {length: min(row.spreads[length].mean for row in rows.values()) for length in lengths}
-    lowest = [min(losses) for losses in zip(*paper.TABLE4.values(), strict=True)]
+    least = [min(losses) for losses in zip(*paper.TABLE4.values(), strict=True)]
     header = (
         "scheme",
         *(f"{length:,}" for length in lengths),
@@ -87,29 +91,33 @@ def _main_table(rows: Mapping[str, SeedRow]) -> str:
         *(f"paper, {length:,}" for length in paper.LENGTHS),
         "change",
     )
-    return table(header, [_row(row, best, lowest) for row in rows.values()])
+    return table(header, [_row(row, best, least) for row in rows.values()])
 
 
-def _row(row: SeedRow, best: Mapping[int, float], lowest: Sequence[float]) -> tuple[str, ...]:
+def _row(row: SeedRow, best: Mapping[int, float], least: Sequence[float]) -> tuple[str, ...]:
     first, *_, last = row.spreads.values()
     printed = paper.TABLE4[row.label]
     return (
         TITLES[row.label] + ("*" if row.label in paper.NOT_CONTINUED else ""),
         *(bold(str(it), it.mean == best[length]) for length, it in row.spreads.items()),
         f"{last.mean - first.mean:+.3f}",
-        *(bold(f"{loss:.3f}", loss == low) for loss, low in zip(printed, lowest, strict=True)),
+        *(bold(f"{loss:.3f}", loss == low) for loss, low in zip(printed, least, strict=True)),
         f"{printed[-1] - printed[0]:+.3f}",
     )
 
 
 def _findings(rows: Mapping[str, SeedRow], ours: Record) -> str:
-    """Where the lowest losses are, and how far what was converted to ours is from what it was."""
-    lowest = [
-        f"{TITLES[min(rows, key=lambda name: rows[name].spreads[n].mean)]} at {n:,}"
-        for n in rows[OURS].spreads
+    """Where the lowest losses are, here and in the paper."""
+    here = [
+        f"{' and '.join(TITLES[name] for name in lowest(rows, length))} at {length:,}"
+        for length in rows[OURS].spreads
+    ]
+    printed = [
+        f"{TITLES[min(paper.TABLE4, key=lambda name: paper.TABLE4[name][place])]} at {length:,}"
+        for place, length in enumerate(paper.LENGTHS)
     ]
     return (
-        f"Lowest here: {'; '.join(lowest)}. In the paper: {_lowest_printed()}. YaRN is transformers' "
+        f"Lowest here: {'; '.join(here)}. In the paper: {'; '.join(printed)}. YaRN is transformers' "
         f"own, whose factor is fixed, here {_reach(ours):g}; that of Table 1 changes with the text."
     )
 
@@ -118,13 +126,6 @@ def _reach(record: Record) -> float:
     """The number of trained lengths in the longest one that is evaluated."""
     longest: int = max(record["evaluation"]["lengths"])
     return longest / int(record["config"]["continued"]["length"])
-
-
-def _lowest_printed() -> str:
-    return "; ".join(
-        f"{TITLES[min(paper.TABLE4, key=lambda name: paper.TABLE4[name][place])]} at {length:,}"
-        for place, length in enumerate(paper.LENGTHS)
-    )
 
 
 def _settings(ours: Record) -> Iterator[tuple[str, str, str]]:
@@ -155,22 +156,47 @@ def _parameters(model: Mapping[str, Any]) -> int:
     return int(2 * model["vocab_size"] * width + layers * layer + width)
 
 
-def _calibration(records: Sequence[Record]) -> Iterator[str]:
-    """Ours in all the ways that it was recorded, if there is more than one."""
-    rows = seed_rows(records, _way)
-    if len(rows) < 2:
+def _calibration(
+    records: Sequence[Record], main: Mapping[str, SeedRow], settings: Mapping[str, Any]
+) -> Iterator[str]:
+    """Ours in all four ways, if they are recorded."""
+    rows = {row.label: row for row in seed_rows(records, _way)}
+    if not rows.keys() >= set(WAYS):
         return
     yield _CALIBRATION
-    lengths = [f"{length:,}" for length in rows[0].spreads]
+    lengths = list(rows[TRAINED].spreads)
     yield table(
-        (TITLES[OURS], *lengths), [(row.label, *map(str, row.spreads.values())) for row in rows]
+        (TITLES[OURS], *(f"{length:,}" for length in lengths)),
+        [(way, *map(str, rows[way].spreads.values())) for way in WAYS],
     )
+    gains = [_gain(rows[one], rows[other]) for one, other in (WAYS[:2], WAYS[2:])]
+    calibrated = {**main, CALIBRATED: rows[CALIBRATED]}
+    least = [f"{n:,}" for n in lengths if lowest(calibrated, n) == [CALIBRATED]]
+    steps = settings["tokens"] // (settings["batch_size"] * settings["length"])
+    yield filled(
+        f"Calibration changes the loss by {gains[0]} when the model is trained on for {steps} steps, "
+        f"and by {gains[1]} when it is not. Calibrated and trained on, ours has the lowest loss of all "
+        f"{f'at {_and(least)}' if least else 'at no length'}. The row of the table above is not "
+        f"calibrated."
+    )
+
+
+def _gain(plain: SeedRow, calibrated: SeedRow) -> str:
+    changes = [
+        f"{calibrated.spreads[n].mean - loss.mean:+.3f} at {n:,}"
+        for n, loss in plain.spreads.items()
+    ]
+    return _and(changes)
+
+
+def _and(words: Sequence[str]) -> str:
+    return " and ".join([*([", ".join(words[:-1])] if words[:-1] else []), words[-1]])
 
 
 def _way(record: Record) -> str:
     config = record["config"]
-    trained = "converted alone" if config["continued"] is None else "trained on"
-    return f"calibrated, {trained}" if config["calibrated"] else trained
+    place = 2 * (config["continued"] is None) + bool(config["calibrated"])
+    return WAYS[place]
 
 
 def _sources(records: Sequence[Record]) -> str:

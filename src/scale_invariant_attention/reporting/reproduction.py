@@ -9,7 +9,7 @@ from . import paper
 from .claims import judged
 from .conversion_section import conversion_section
 from .loss_figures import draw_loss_by_position, draw_sweep
-from .losses import Record, SeedRow, scheme_of, seed_rows
+from .losses import Record, SeedRow, lowest, scheme_of, seed_rows
 from .markdown import bold, filled, table
 from .retrieval_sections import needle_section, recall_section
 from .styles import OURS, TITLES
@@ -122,8 +122,8 @@ def _table1(rows: Mapping[str, SeedRow], ours: Record) -> Iterator[str]:
         "change",
     )
     yield table(header, [_row(row, best, paper_best) for row in rows.values()])
-    lowest = [_lowest(rows, length) for length in lengths]
-    yield filled(f"Lowest here: {'; '.join(lowest)}. In the paper: {TITLES[OURS]} at all three.")
+    least = [_lowest(rows, length) for length in lengths]
+    yield filled(f"Lowest here: {'; '.join(least)}. In the paper: {TITLES[OURS]} at all three.")
     yield _SCALE
     yield table(("", "here", "paper"), _settings(ours, rows))
     judgements = judged(rows)
@@ -133,10 +133,7 @@ def _table1(rows: Mapping[str, SeedRow], ours: Record) -> Iterator[str]:
 
 
 def _lowest(rows: Mapping[str, SeedRow], length: int) -> str:
-    """The schemes with the lowest loss at a length: those that share a training may be as low."""
-    least = min(row.spreads[length].mean for row in rows.values())
-    names = [TITLES[name] for name, row in rows.items() if row.spreads[length].mean == least]
-    return f"{' and '.join(names)} at {length:,}"
+    return f"{' and '.join(TITLES[name] for name in lowest(rows, length))} at {length:,}"
 
 
 def _row(row: SeedRow, best: Mapping[int, float], paper_best: Sequence[float]) -> tuple[str, ...]:
@@ -230,11 +227,11 @@ def _sweep(
         [(f"{value:g}", *map(str, rows[value].spreads.values())) for value in sorted(rows)],
     )
     lengths = [entry["length"] for entry in ours["losses"]]
-    lowest = [min(rows, key=lambda value: rows[value].spreads[n].mean) for n in lengths]
+    least = [min(rows, key=lambda value: rows[value].spreads[n].mean) for n in lengths]
     finding = ", ".join(
-        f"{option} {value:g} at {n:,}" for value, n in zip(lowest, lengths, strict=True)
+        f"{option} {value:g} at {n:,}" for value, n in zip(least, lengths, strict=True)
     )
-    more = f" {_period(lowest[-1], length)}" if option == "base" else ""
+    more = f" {_period(least[-1], length)}" if option == "base" else ""
     yield filled(f"Seeds: {', '.join(map(str, sorted(seeds)))}. Lowest: {finding}.{more}")
     yield f"![{title}](FIGURES/{name})"
 
