@@ -1,10 +1,11 @@
 """Table 4: a trained RoPE model converted to every scheme and trained on, and its loss beyond L.
 
-    sia reproduce table4 --scale mini        on CPUs, about half an hour on two cores
+    sia reproduce table4 --scale mini        on a CPU, about half an hour on one core
 
 The paper continues Llama-2-7B; the miniature first trains a Llama of less than a million parameters with
 RoPE on the source of Python's standard library, and converts that. Expected, as in the paper: what is
-converted to scale-invariant p-RoPE is a little worse at the trained length, and holds beyond it.
+converted to scale-invariant p-RoPE is a little worse at the trained length, and holds beyond it. Whether
+it does here, calibrated or not, is in REPRODUCTION.md.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,7 +67,8 @@ EVALUATION = LossEvaluation((256, 1024, 4096), 65_536)
 class Conversion:
     """A scheme that the first model is converted to, and how it is trained on, if it is.
 
-    `calibrated` divides the scores of every head by their spread before the transform.
+    `calibrated` divides the scores of every head by their spread before the transform. `seed` is that of
+    the first weights and sequences, whatever the recipes say; the continued training has the next one.
     """
 
     scheme: str
