@@ -18,6 +18,9 @@ EVALUATION = Path("evaluation", "evaluation.json")
 NEEDLES = Path("needles", "needles.json")
 DIAGNOSIS = Path("diagnosis", "diagnosis.json")
 
+# Records of Table 4, whose models are those of transformers: the page has no section for them.
+CONVERSIONS = "table4-*.json"
+
 # What a record has at least one of.
 MEASURED = ("losses", "needles", "recall", "attention")
 
@@ -43,7 +46,11 @@ def _members(path: Path) -> Iterator[Path]:
         yield path
         return
     inside = sorted(path.iterdir())
-    found = [it for it in inside if it.suffix == ".json" or (it / CONFIG).exists()]
+    found = [
+        it
+        for it in inside
+        if (it.suffix == ".json" and not it.match(CONVERSIONS)) or (it / CONFIG).exists()
+    ]
     if not found:
         what = "is empty" if not inside else f"has no {CONFIG}, no record and no run in it"
         raise ValueError(
@@ -54,6 +61,10 @@ def _members(path: Path) -> Iterator[Path]:
 
 
 def _entry_of_record(path: Path) -> Entry:
+    if path.match(CONVERSIONS):
+        raise ValueError(
+            f"{path} is a record of Table 4, which this page does not show: sia reproduce page does"
+        )
     record = _json_object(path)
     if "config" not in record or not any(name in record for name in MEASURED):
         raise ValueError(

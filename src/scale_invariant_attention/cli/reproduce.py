@@ -19,6 +19,7 @@ from ..reporting.reproduction import page_and_figures
 from ..reporting.shares import needles_found, values_recalled
 from ..training.fields import parse_options
 from . import reproducing as common
+from .converting import print_configurations, reproduce_conversions
 from .errors import plain_errors
 from .page import Page
 from .reproducing import SETTINGS, Shown, made, numbers, read_request, reproduce, scheme_names
@@ -96,6 +97,41 @@ def reproduce_table2(
         )
     )
     reproduce(request, trials, Shown("scheme", scheme_of, needles_found))
+
+
+@app.command(name="table4")
+def reproduce_table4(
+    scale: Annotated[
+        str, typer.Option("--scale", metavar="mini", help="In miniature, on CPUs.")
+    ] = "mini",
+    chosen: Annotated[
+        str | None,
+        typer.Option("--schemes", metavar="NAME,NAME", help="By default the paper's ten."),
+    ] = None,
+    seeds: common.Seeds = 1,
+    runs: common.Runs = None,
+    results: common.Results = None,
+    print_config: common.PrintConfig = False,
+) -> None:
+    """Table 4: a Llama trained with RoPE, converted to every scheme, trained on, and its loss by length.
+
+    Goes on as table1 does. Two processes may share the work, each with schemes of its own. Needs
+    transformers: pip install 'scale-invariant-attention[huggingface]'.
+    """
+    if scale != "mini":
+        raise typer.BadParameter(
+            f"table4 has the scale mini alone, got {scale!r}: for a model of your own see "
+            f"continue_pretraining in docs/huggingface.md",
+            param_hint="'--scale'",
+        )
+    names = scheme_names(chosen)
+    with plain_errors(ImportError):
+        from ..experiments import table4
+    trials = made(lambda: table4.trials(names, tuple(range(seeds))))
+    if print_config:
+        print_configurations(trials)
+        return
+    reproduce_conversions(trials, runs or Path("runs") / scale, results or Path("results") / scale)
 
 
 @app.command(name="recall", **SETTINGS)
@@ -221,7 +257,7 @@ def write_page(
 ) -> None:
     """Write REPRODUCTION.md and its figures from what is recorded, trained or not."""
     scale = SCALES["mini"]
-    with plain_errors():
+    with plain_errors(ImportError):
         main = _recorded(table1.trials(scale), results)
         if not main:
             raise FileNotFoundError(
@@ -236,7 +272,12 @@ def write_page(
         needles = _recorded(table2.trials(scale, table2.FINE_TUNING["mini"]), results)
         recalled = _recorded(recall.trials(), results)
         text, drawn = page_and_figures(
-            main, swept, needles, recalled, figures_at=Path(place).as_posix()
+            main,
+            swept,
+            needles,
+            recalled,
+            _recorded_conversions(results),
+            figures_at=Path(place).as_posix(),
         )
         for name, picture in drawn.items():
             replace_file(figures / name, picture)
@@ -247,3 +288,14 @@ def write_page(
 def _recorded(trials: Sequence[Trial], results: Path) -> list[Record]:
     """The records of those trials that are done."""
     return [record for trial in trials if (record := recorded(trial, results)) is not None]
+
+
+def _recorded_conversions(results: Path) -> list[Record]:
+    """The records of Table 4, whose experiment needs transformers to be looked at."""
+    if not any(results.glob("table4-*.json")):
+        return []
+    from ..experiments import conversions, table4
+
+    trials = table4.trials(seeds=table1.SEEDS)
+    found = (conversions.recorded(trial, results) for trial in trials)
+    return [record for record in found if record is not None]

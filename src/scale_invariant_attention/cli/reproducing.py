@@ -207,7 +207,7 @@ def reproduce(request: Request, trials: Sequence[Trial], shown: Shown) -> None:
 def _side_by_side(
     request: Request, trials: Sequence[Trial], keep: Callable[[Trial, Record], str]
 ) -> None:
-    with _bar(sum(trial.steps for trial in trials)) as (bar, update):
+    with steps_bar(sum(trial.steps for trial in trials)) as (bar, update):
         run_side_by_side(
             trials,
             request.runs,
@@ -234,7 +234,7 @@ def _in_turn(
 
 
 @contextmanager
-def _bar(total: int) -> Iterator[tuple[Progress, Callable[[int], None]]]:
+def steps_bar(total: int) -> Iterator[tuple[Progress, Callable[[int], None]]]:
     """A bar over all steps of all trainings."""
     console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
     columns = (

@@ -112,13 +112,17 @@ def make_record(
         "seconds": round(sum(line.get("seconds", 0.0) for line in metrics), 1),
         "provenance": provenance(),
     }
+    return write_record(results / f"{trial.name}.json", record)
+
+
+def write_record(path: Path, record: Record) -> Record:
+    """Write a record, and return it as it would be read: the same whether it was just made or not."""
     # A line a name: short enough to keep, and to compare.
     lines = (
         f" {json.dumps(name)}: {json.dumps(it, allow_nan=False)}" for name, it in record.items()
     )
     text = "{\n" + ",\n".join(lines) + "\n}\n"
-    replace_file(results / f"{trial.name}.json", text.encode())
-    # As it would be read: a record is the same whether it was just made or not.
+    replace_file(path, text.encode())
     again: Record = json.loads(text)
     return again
 

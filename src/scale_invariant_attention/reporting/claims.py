@@ -60,6 +60,20 @@ NEEDLE_CLAIMS = (
 )
 
 
+CONVERSION_CLAIMS = (
+    Claim("RoPE breaks beyond the trained length", ("rope", 0), ("rope", 2)),
+    Claim("NTK helps RoPE at 4 times the length", ("rope-ntk", 1), ("rope", 1)),
+    Claim("LogN helps p-RoPE at 16 times the length", ("logn-p-rope", 2), ("p-rope", 2)),
+    Claim("NoPE is worse at the trained length than ALiBi", ("alibi", 0), ("nope", 0)),
+    Claim("ALiBi does not get worse with length", ("alibi", 2), ("alibi", 0)),
+    Claim("Ours pays for the conversion at the trained length", ("rope", 0), (OURS, 0)),
+    Claim("Ours pays less than ALiBi", (OURS, 0), ("alibi", 0)),
+    Claim("Ours is lowest at 4 times the length", (OURS, 1), (BEST_RIVAL, 1)),
+    Claim("Ours is lowest at 16 times it", (OURS, 2), (BEST_RIVAL, 2)),
+    Claim("Ours gets a little worse with length", (OURS, 0), (OURS, 2)),
+)
+
+
 @dataclass(frozen=True)
 class Judgement:
     """What came of a claim: the difference, lower minus higher, in the paper and here.

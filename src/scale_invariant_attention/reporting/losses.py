@@ -71,6 +71,17 @@ def seed_rows(
     return [SeedRow(name, seeds) for name, seeds in rows.items()]
 
 
+def lowest(rows: Mapping[str, SeedRow], length: int) -> list[str]:
+    """The names with the lowest mean at a length: those that share a training may be as low.
+
+    >>> rows = {"a": SeedRow("a", {0: {256: 1.5}}), "b": SeedRow("b", {0: {256: 1.2}})}
+    >>> lowest(rows, 256)
+    ['b']
+    """
+    means = {name: row.spreads[length].mean for name, row in rows.items()}
+    return [name for name, value in means.items() if value == min(means.values())]
+
+
 def scheme_of(record: Record) -> str:
     """The scheme that a record is of."""
     return str(record["config"]["scheme"])

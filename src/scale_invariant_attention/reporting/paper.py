@@ -39,6 +39,23 @@ TABLE2: Mapping[str, tuple[float, float, float]] = MappingProxyType(
     }
 )
 
+# Table 4: loss of Llama-2-7B converted and trained on at 4096; RoPE and RoPE+NTK are not trained on.
+TABLE4: Mapping[str, tuple[float, float, float]] = MappingProxyType(
+    {
+        "rope": (1.968, 7.036, 8.815),
+        "p-rope": (2.029, 3.504, 6.800),
+        "nope": (4.152, 6.172, 7.730),
+        "rope-ntk": (1.988, 3.090, 7.523),
+        "yarn": (1.957, 7.004, 8.763),
+        "logn-rope": (1.966, 6.932, 8.726),
+        "logn-p-rope": (2.049, 2.984, 6.224),
+        "logn-ntk": (1.966, 3.063, 7.413),
+        "alibi": (2.750, 2.745, 2.744),
+        "scale-invariant-p-rope": (2.163, 2.193, 2.252),
+    }
+)
+NOT_CONTINUED = ("rope", "rope-ntk")
+
 # How Table 1 was made.
 SETTING: Mapping[str, str] = MappingProxyType(
     {
@@ -55,5 +72,16 @@ SETTING: Mapping[str, str] = MappingProxyType(
         "Muon": "0.02",
         "Adam: embedding, head, scalars": "0.3, 0.002, 0.002",
         "precision": "bfloat16, on one A100",
+    }
+)
+
+# How Table 4 was made.
+SETTING4: Mapping[str, str] = MappingProxyType(
+    {
+        "model": "Llama-2-7B, as published",
+        "text": "FineWeb",
+        "trained on for": "about 50 million tokens",
+        "trained length": "4,096",
+        "AdamW": "2e-05",
     }
 )

@@ -7,8 +7,9 @@ from typing import Any
 
 from . import paper
 from .claims import judged
+from .conversion_section import conversion_section
 from .loss_figures import draw_loss_by_position, draw_sweep
-from .losses import Record, SeedRow, scheme_of, seed_rows
+from .losses import Record, SeedRow, lowest, scheme_of, seed_rows
 from .markdown import bold, filled, table
 from .retrieval_sections import needle_section, recall_section
 from .styles import OURS, TITLES
@@ -78,6 +79,7 @@ def page_and_figures(
     sweeps: Mapping[str, Sequence[Record]],
     needles: Sequence[Record] = (),
     recall: Sequence[Record] = (),
+    conversions: Sequence[Record] = (),
     *,
     figures_at: str = "docs",
 ) -> tuple[str, dict[str, bytes]]:
@@ -88,6 +90,7 @@ def page_and_figures(
         sweeps: the records of each option of our scheme that was swept.
         needles: the records of Table 2.
         recall: those of associative recall.
+        conversions: those of Table 4.
         figures_at: the folder of the figures, as seen from the page.
     """
     rows = {row.label: row for row in seed_rows(main, scheme_of)}
@@ -98,7 +101,7 @@ def page_and_figures(
     parts = [_HEAD, *_table1(rows, ours), *_by_position(main, ours, figures)]
     for option, records in sweeps.items():
         parts += _sweep(option, records, ours, figures)
-    parts += [*needle_section(needles), *recall_section(recall)]
+    parts += [*needle_section(needles), *conversion_section(conversions), *recall_section(recall)]
     others = [it for records in sweeps.values() for it in records if it not in main]
     parts += [_PAPER_SCALE, *_sources([*main, *others, *needles, *recall])]
     page = "\n\n".join(parts) + "\n"
@@ -119,8 +122,8 @@ def _table1(rows: Mapping[str, SeedRow], ours: Record) -> Iterator[str]:
         "change",
     )
     yield table(header, [_row(row, best, paper_best) for row in rows.values()])
-    lowest = [_lowest(rows, length) for length in lengths]
-    yield filled(f"Lowest here: {'; '.join(lowest)}. In the paper: {TITLES[OURS]} at all three.")
+    least = [_lowest(rows, length) for length in lengths]
+    yield filled(f"Lowest here: {'; '.join(least)}. In the paper: {TITLES[OURS]} at all three.")
     yield _SCALE
     yield table(("", "here", "paper"), _settings(ours, rows))
     judgements = judged(rows)
@@ -130,10 +133,7 @@ def _table1(rows: Mapping[str, SeedRow], ours: Record) -> Iterator[str]:
 
 
 def _lowest(rows: Mapping[str, SeedRow], length: int) -> str:
-    """The schemes with the lowest loss at a length: those that share a training may be as low."""
-    least = min(row.spreads[length].mean for row in rows.values())
-    names = [TITLES[name] for name, row in rows.items() if row.spreads[length].mean == least]
-    return f"{' and '.join(names)} at {length:,}"
+    return f"{' and '.join(TITLES[name] for name in lowest(rows, length))} at {length:,}"
 
 
 def _row(row: SeedRow, best: Mapping[int, float], paper_best: Sequence[float]) -> tuple[str, ...]:
@@ -227,11 +227,11 @@ def _sweep(
         [(f"{value:g}", *map(str, rows[value].spreads.values())) for value in sorted(rows)],
     )
     lengths = [entry["length"] for entry in ours["losses"]]
-    lowest = [min(rows, key=lambda value: rows[value].spreads[n].mean) for n in lengths]
+    least = [min(rows, key=lambda value: rows[value].spreads[n].mean) for n in lengths]
     finding = ", ".join(
-        f"{option} {value:g} at {n:,}" for value, n in zip(lowest, lengths, strict=True)
+        f"{option} {value:g} at {n:,}" for value, n in zip(least, lengths, strict=True)
     )
-    more = f" {_period(lowest[-1], length)}" if option == "base" else ""
+    more = f" {_period(least[-1], length)}" if option == "base" else ""
     yield filled(f"Seeds: {', '.join(map(str, sorted(seeds)))}. Lowest: {finding}.{more}")
     yield f"![{title}](FIGURES/{name})"
 

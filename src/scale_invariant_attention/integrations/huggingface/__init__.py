@@ -25,8 +25,10 @@ register_gpt()
 # Imported when they are asked for.
 _HOMES = {
     "Calibration": "calibration",
+    "PretrainingRecipe": "continued_pretraining",
     "ScaleInvariantGPTConfig": "gpt_config",
     "ScaleInvariantGPTForCausalLM": "gpt_model",
+    "continue_pretraining": "continued_pretraining",
     "convert": "conversion",
     "measure_scores": "calibration",
     "open_from_transformers": "export",
@@ -36,8 +38,10 @@ _HOMES = {
 
 __all__ = [
     "Calibration",
+    "PretrainingRecipe",
     "ScaleInvariantGPTConfig",
     "ScaleInvariantGPTForCausalLM",
+    "continue_pretraining",
     "convert",
     "measure_scores",
     "open_from_transformers",

@@ -1,0 +1,32 @@
+"""Conversions of Table 4 that take a second."""
+
+from dataclasses import replace
+
+from scale_invariant_attention.experiments import table4
+from scale_invariant_attention.experiments.evaluations import LossEvaluation
+
+LENGTH = 16
+SMALL = {"length": LENGTH, "batch_size": 4, "checkpoint_every": 2}
+LLAMA = table4.LLAMA | {
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "max_position_embeddings": LENGTH,
+}
+
+
+def tiny(*names, seeds=(0,)):
+    """The trials of some schemes, with a model of one layer."""
+    return [shrunk(trial) for trial in table4.trials(names, seeds)]
+
+
+def shrunk(trial):
+    """The same with a model of one layer."""
+    return replace(
+        trial,
+        model=dict(LLAMA),
+        first=replace(trial.first, tokens=4 * 4 * LENGTH, warmup_steps=0, **SMALL),
+        continued=trial.continued
+        and replace(trial.continued, tokens=2 * 4 * LENGTH, warmup_steps=0, **SMALL),
+        evaluation=LossEvaluation((LENGTH, 4 * LENGTH), 8 * LENGTH),
+    )
