@@ -5,7 +5,7 @@ from typing import Any
 
 from . import paper
 from .claims import CONVERSION_CLAIMS, judged
-from .losses import Record, SeedRow, lowest, scheme_of, seed_rows
+from .losses import Record, SeedRow, lowest, over_seeds, scheme_of, seed_rows
 from .markdown import bold, filled, table
 from .styles import OURS, TITLES
 from .verdicts import CLAIMS_HEAD, verdict_table
@@ -51,7 +51,7 @@ def conversion_section(records: Sequence[Record]) -> Iterator[str]:
     if OURS not in rows:
         return
     ours = next(record for record in main if scheme_of(record) == OURS)
-    yield _TABLE4.format(seeds=_seeds(rows))
+    yield _TABLE4.format(seeds=over_seeds(rows))
     yield _main_table(rows)
     yield filled(_findings(rows, ours))
     yield _SCALE
@@ -71,13 +71,6 @@ def _is_main(record: Record) -> bool:
     return not config["calibrated"] and (
         scheme_of(record) != OURS or config["continued"] is not None
     )
-
-
-def _seeds(rows: Mapping[str, SeedRow]) -> str:
-    counts = sorted({len(row.seeds) for row in rows.values()})
-    if counts == [1]:
-        return "one seed"
-    return f"mean and standard error over {' or '.join(map(str, counts))} seeds"
 
 
 def _main_table(rows: Mapping[str, SeedRow]) -> str:

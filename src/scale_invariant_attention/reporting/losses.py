@@ -82,6 +82,18 @@ def lowest(rows: Mapping[str, SeedRow], length: int) -> list[str]:
     return [name for name, value in means.items() if value == min(means.values())]
 
 
+def over_seeds(rows: Mapping[str, SeedRow]) -> str:
+    """What the cells of a table are.
+
+    >>> over_seeds({"a": SeedRow("a", {0: {256: 1.5}, 1: {256: 1.4}})})
+    'mean and standard error over 2 seeds'
+    """
+    counts = sorted({len(row.seeds) for row in rows.values()})
+    if counts == [1]:
+        return "one seed"
+    return f"mean and standard error over {' or '.join(map(str, counts))} seeds"
+
+
 def scheme_of(record: Record) -> str:
     """The scheme that a record is of."""
     return str(record["config"]["scheme"])

@@ -5,7 +5,7 @@ from typing import Any
 
 from . import paper
 from .claims import NEEDLE_CLAIMS, judged
-from .losses import Record, SeedRow, scheme_of, seed_rows
+from .losses import Record, SeedRow, over_seeds, scheme_of, seed_rows
 from .markdown import bold, filled, table
 from .shares import needles_found, values_recalled
 from .styles import TITLES
@@ -19,8 +19,7 @@ sia reproduce table2 --scale mini
 
 The models of Table 1, fine-tuned to tell at the end of a text what was hidden in it, and tested on texts
 that none was trained on, the same for every scheme. The share of needles found, each right only to the
-letter, mean and standard error over {seeds}; the highest of each column in bold. The paper's Table 2 is
-to the right."""
+letter, {seeds}; the highest of each column in bold. The paper's Table 2 is to the right."""
 
 _RECALL = """## Recall without language
 
@@ -30,7 +29,7 @@ sia reproduce recall
 
 Not in the paper. Models that know nothing else learn to give the values of keys that stand somewhere in
 noise, so that what a scheme can find is told apart from what it knows of language. The share of values
-recalled, mean and standard error over {seeds}; the highest of each column in bold."""
+recalled, {seeds}; the highest of each column in bold."""
 
 
 def needle_section(records: Sequence[Record]) -> Iterator[str]:
@@ -38,7 +37,7 @@ def needle_section(records: Sequence[Record]) -> Iterator[str]:
     if not records:
         return
     rows = _rows(records, needles_found)
-    yield _TABLE2.format(seeds=_seeds(rows))
+    yield _TABLE2.format(seeds=over_seeds(rows))
     yield _shares_table(rows, paper.TABLE2)
     config = records[0]["config"]
     yield filled(_task(config, records[0]["evaluation"]["examples"]))
@@ -53,7 +52,7 @@ def recall_section(records: Sequence[Record]) -> Iterator[str]:
     if not records:
         return
     rows = _rows(records, values_recalled)
-    yield _RECALL.format(seeds=_seeds(rows))
+    yield _RECALL.format(seeds=over_seeds(rows))
     yield _shares_table(rows)
     config = records[0]["config"]
     task: Mapping[str, Any] = config["task_options"]
@@ -70,11 +69,6 @@ def _rows(
     records: Sequence[Record], values: Callable[[Record], Mapping[int, float]]
 ) -> dict[str, SeedRow]:
     return {row.label: row for row in seed_rows(records, scheme_of, values)}
-
-
-def _seeds(rows: Mapping[str, SeedRow]) -> str:
-    counts = sorted({len(row.seeds) for row in rows.values()})
-    return f"{' or '.join(map(str, counts))} {'seed' if counts == [1] else 'seeds'}"
 
 
 def _shares_table(
