@@ -23,7 +23,7 @@ RECIPE: Mapping[str, Any] = {
     "vocab_size": 49,
     "layers": 2,
     "width": 64,
-    "heads": 4,
+    "heads": 2,
     "length": LENGTH,
     "first_length": 34,
     "growth_steps": 200,
