@@ -31,6 +31,9 @@ OFF_CENTRE = 0.5
 # variance under plain softmax come to 0.61.
 SPREAD_OUT = 1 / 3
 
+# Of fewer tokens attention falls on a large part even where the transform does just what it should.
+FEWEST = 30
+
 # What the findings are called, and what each of them means.
 NARROW_SCORES = "narrow scores"
 WIDE_SCORES = "wide scores"
@@ -150,7 +153,7 @@ def _findings(layer: LayerDiagnosis) -> Iterator[str]:
     if layer.slope is not None and layer.slope < -SLOPE:
         yield STAYS_NEAR
     far = [it for it in layer.ranges if it.start >= LOCAL]
-    if any(it.part > SPREAD_OUT for it in far):
+    if any(it.part > SPREAD_OUT and it.tokens / it.part >= FEWEST for it in far):
         yield SPREADS_OUT
 
 
