@@ -31,9 +31,7 @@ def measured(scale=1.0, mean=0.0, affine=None, length=LENGTH, **ranges):
         )
         visit(LayerScores(0, query, key, affine, scale=scale / 8))
 
-    return attention_by_length(
-        source, torch.zeros(2, length), (length,), queries=32, **ranges
-    )[0]
+    return attention_by_length(source, torch.zeros(2, length), (length,), queries=32, **ranges)[0]
 
 
 TRANSFORM = DistanceAffine.scale_invariant(LENGTH, 1.0)
