@@ -68,7 +68,7 @@ class LayerDiagnosis:
     score_mean: float
     score_spread: float  # of all heads together
     score_spreads: tuple[float, float]  # of the narrowest and the widest head
-    kurtosis: float
+    kurtosis: float | None  # None where the scores of a head do not vary
     slope: float | None
     slopes: tuple[float, float] | None  # of the heads, least and greatest
     recent_share: float
@@ -131,7 +131,7 @@ def _layer(measured: LengthAttention, layer: LayerAttention) -> LayerDiagnosis:
         score_mean=float(scores.mean.mean()),
         score_spread=float(variance.sqrt()),
         score_spreads=(float(spreads.min()), float(spreads.max())),
-        kurtosis=float(scores.kurtosis.mean()),
+        kurtosis=_number(scores.kurtosis.mean()),
         slope=_number(slope),
         slopes=(float(slopes.min()), float(slopes.max())) if known else None,
         recent_share=float(layer.recent_share.mean()),
