@@ -9,6 +9,7 @@ from scale_invariant_attention.analysis.diagnosis import (
     DRIFTS_FAR,
     NARROW_SCORES,
     OFF_CENTRE_SCORES,
+    SPREAD_OUT,
     SPREADS_OUT,
     STAYS_NEAR,
     WIDE_SCORES,
@@ -17,23 +18,36 @@ from scale_invariant_attention.analysis.diagnosis import (
 LENGTH = 3000
 
 
-def measured(scale=1.0, mean=0.0, affine=None):
+def measured(scale=1.0, mean=0.0, affine=None, length=LENGTH, **ranges):
     """Random queries and keys as a model: scores are Gaussian, with a spread and a mean."""
 
     def source(tokens, visit):
         generator = torch.Generator().manual_seed(0)
-        query, key = torch.randn(2, 2, 4, LENGTH, 64, generator=generator).unbind()
+        query, key = torch.randn(2, 2, 4, length, 64, generator=generator).unbind()
         # One more dimension, in which all agree, moves every score alike.
         query, key = (
-            torch.cat([it, torch.full((2, 4, LENGTH, 1), part)], -1)
+            torch.cat([it, torch.full((2, 4, length, 1), part)], -1)
             for it, part in ((query, 1.0), (key, mean / scale * 8))
         )
         visit(LayerScores(0, query, key, affine, scale=scale / 8))
 
-    return attention_by_length(source, torch.zeros(2, LENGTH), (LENGTH,), queries=32)[0]
+    return attention_by_length(source, torch.zeros(2, length), (length,), queries=32, **ranges)[0]
 
 
 TRANSFORM = DistanceAffine.scale_invariant(LENGTH, 1.0)
+
+
+@pytest.mark.parametrize(("length", "ratio"), [(1001, 10), (110, 10), (1024, 2), (1024, 1.5)])
+def test_ranges_of_few_tokens_are_no_finding(length, ratio):
+    affine = DistanceAffine.scale_invariant(length)
+    found = diagnose(
+        measured(affine=affine, length=length, ratio=ratio), scale_invariant=True, qk_norm=True
+    )
+    assert any(it.start >= 10 and it.part > SPREAD_OUT for it in found.layers[0].ranges)
+    assert not found.advice
+
+    plain = diagnose(measured(length=length, ratio=ratio), scale_invariant=False, qk_norm=True)
+    assert SPREADS_OUT in plain.advice
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,15 @@ def test_ranges_of_ones_own(trained, tmp_path):
     assert record["attention"][0]["edges"] == [0, 4, 16, 64]
 
 
+def test_scores_that_do_not_vary_have_no_kurtosis(trained, tmp_path):
+    done = run(trained, "--lengths", 2, "--contexts", 1, "-o", tmp_path)
+    assert done.exit_code == 0, done.stderr
+    assert "nan" not in done.stdout
+    results = json.loads((tmp_path / "diagnosis.json").read_text())
+    assert all(it["kurtosis"] is None for it in results["diagnosis"][0]["layers"])
+    assert results["attention"][0]["layers"][0]["scores"]["kurtosis"][0] is None
+
+
 def test_the_run_says_what_was_not_said(trained, tmp_path, monkeypatch):
     shutil.copytree(trained, tmp_path / "run")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
@@ -74,7 +83,10 @@ def test_the_run_says_what_was_not_said(trained, tmp_path, monkeypatch):
         (("--lengths", "64,x"), "--lengths must be whole numbers with commas"),
         (("--lengths", "1"), "--lengths must be at least 2 each, got 1"),
         (("--lengths", "99999999"), "--lengths do not go with the data"),
-        (("--lengths", "64", "--contexts", "1", "--delta", "1"), "ratio > 1, got 1.0"),
+        (
+            ("--lengths", "64", "--contexts", "1", "--delta", "1"),
+            "--delta must be greater than 1, got 1;",
+        ),
         (("--data", "books"), "data must be 'standard-library'"),
     ],
 )

@@ -1,6 +1,7 @@
 """`sia report`: runs and records, real ones, as a web page; and what cannot be one."""
 
 import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -200,6 +201,11 @@ def damaged(records):
     yield "less.json", json.dumps(without), "cannot be read: it has no 'provenance'; restore it"
     wrong = record | {"recall": [{**record["recall"][0], "found": 9, "count": 0}]}
     yield "wrong.json", json.dumps(wrong), "found must be from 0 to count, got 9 of 0"
+    loss = {"length": 256, "loss": math.nan, "tokens": 512}
+    diverged = record | {"losses": [loss], "by_position": []}
+    yield "diverged.json", json.dumps(diverged), "a loss must be a finite number, got nan; restore"
+    nothing = record | {"losses": [], "by_position": []}
+    yield "nothing.json", json.dumps(nothing), "cannot be read: it has no loss of any length"
     strange = record | {"config": record["config"] | {"scheme": "none such"}}
     yield "strange.json", json.dumps(strange), "there is no scheme 'none such'"
 

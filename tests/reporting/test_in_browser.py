@@ -191,6 +191,24 @@ def test_no_page_scrolls_sideways(tab, page, width):
     assert tab.complaints() == []
 
 
+def test_no_word_of_a_header_is_broken(tab, page):
+    tab.open(page, width=360)
+    broken = tab.run("""
+    [...document.querySelectorAll("thead th")].flatMap(cell => {
+      const walk = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT), words = [];
+      for (let node = walk.nextNode(); node; node = walk.nextNode())
+        for (const word of node.data.matchAll(/[\\w()]+/g)) {
+          const range = document.createRange();
+          range.setStart(node, word.index);
+          range.setEnd(node, word.index + word[0].length);
+          if (new Set([...range.getClientRects()].map(it => it.top)).size > 1) words.push(word[0]);
+        }
+      return words;
+    })
+    """)
+    assert broken == []
+
+
 def test_every_control_has_a_name_and_every_picture_a_text(opened):
     nodes = opened.call("Accessibility.getFullAXTree")["nodes"]
     named = {"button", "checkbox", "slider", "combobox", "link", "image", "img", "table", "region"}

@@ -8,6 +8,7 @@ over the context.
 Shapes: C contexts, H heads, G ranges.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -225,6 +226,6 @@ def _numbers(values: Tensor) -> list[Any]:
     return [_short(value) for value in values.tolist()]
 
 
-def _short(value: float) -> float:
-    """With as many digits as anybody reads."""
-    return float(f"{value:.{DIGITS}g}")
+def _short(value: float) -> float | None:
+    """With as many digits as anybody reads; None, as JSON has it, where there is no number."""
+    return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None

@@ -31,6 +31,9 @@ OFF_CENTRE = 0.5
 # variance under plain softmax come to 0.61.
 SPREAD_OUT = 1 / 3
 
+# Of fewer tokens attention falls on a large part even where the transform does just what it should.
+FEWEST = 30
+
 # What the findings are called, and what each of them means.
 NARROW_SCORES = "narrow scores"
 WIDE_SCORES = "wide scores"
@@ -65,7 +68,7 @@ class LayerDiagnosis:
     score_mean: float
     score_spread: float  # of all heads together
     score_spreads: tuple[float, float]  # of the narrowest and the widest head
-    kurtosis: float
+    kurtosis: float | None  # None where the scores of a head do not vary
     slope: float | None
     slopes: tuple[float, float] | None  # of the heads, least and greatest
     recent_share: float
@@ -128,7 +131,7 @@ def _layer(measured: LengthAttention, layer: LayerAttention) -> LayerDiagnosis:
         score_mean=float(scores.mean.mean()),
         score_spread=float(variance.sqrt()),
         score_spreads=(float(spreads.min()), float(spreads.max())),
-        kurtosis=float(scores.kurtosis.mean()),
+        kurtosis=_number(scores.kurtosis.mean()),
         slope=_number(slope),
         slopes=(float(slopes.min()), float(slopes.max())) if known else None,
         recent_share=float(layer.recent_share.mean()),
@@ -150,7 +153,7 @@ def _findings(layer: LayerDiagnosis) -> Iterator[str]:
     if layer.slope is not None and layer.slope < -SLOPE:
         yield STAYS_NEAR
     far = [it for it in layer.ranges if it.start >= LOCAL]
-    if any(it.part > SPREAD_OUT for it in far):
+    if any(it.part > SPREAD_OUT and it.tokens / it.part >= FEWEST for it in far):
         yield SPREADS_OUT
 
 

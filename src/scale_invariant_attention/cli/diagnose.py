@@ -59,6 +59,8 @@ def diagnose_command(
     """
     page = Page()
     with plain_errors():
+        if not delta > 1:
+            raise ValueError(f"--delta must be greater than 1, got {delta:g}; 10 is for decades")
         where = find_device(device)
         trained = open_trained(folder, device=where)
         wanted = tuple(sorted(set(chosen_lengths(lengths, trained))))
@@ -141,7 +143,7 @@ def _layer_row(layer: LayerDiagnosis) -> tuple[str, ...]:
         f"{layer.score_mean:+.2f}",
         f"{layer.score_spread:.2f}",
         f"{low:.2f} to {high:.2f}",
-        f"{layer.kurtosis:+.2f}",
+        _signed(layer.kurtosis),
         _signed(layer.slope),
         slopes,
         ", ".join(layer.findings) or "none",
@@ -175,8 +177,8 @@ def _print_findings(page: Page, found: Diagnosis) -> None:
         page.paragraph(f"{finding.capitalize()}, {noun} {', '.join(layers)}. {text}\n")
 
 
-def _signed(slope: float | None) -> str:
-    return "" if slope is None else f"{slope:+.2f}"
+def _signed(value: float | None) -> str:
+    return "" if value is None else f"{value:+.2f}"
 
 
 def _write(

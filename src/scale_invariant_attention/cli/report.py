@@ -32,8 +32,8 @@ def report(
 ) -> None:
     """Write a web page of runs: tables, charts, heat maps, where they come from, and an explorer.
 
-    The page is one file that needs no network. What sia evaluate and sia needle have left in the folder
-    of a run is shown with it.
+    The page is one file that needs no network. What sia evaluate, sia needle and sia diagnose have left
+    in the folder of a run is shown with it.
     """
     with plain_errors():
         Page().line(str(write_report(runs or [], output, title=title)))

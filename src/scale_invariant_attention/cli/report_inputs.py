@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import pairwise
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +207,9 @@ def _losses(
     by_length: Sequence[Mapping[str, Any]],
     by_position: Sequence[Mapping[str, Any]],
 ) -> dict[str, Measurement]:
-    lengths = [{"length": int(row["length"]), "loss": float(row["loss"])} for row in by_length]
+    if not by_length:
+        raise ValueError("it has no loss of any length")
+    lengths = [{"length": int(row["length"]), "loss": _finite(row["loss"])} for row in by_length]
     found = {"losses": Measurement({**data, "tokens": by_length[0]["tokens"]}, lengths)}
     if by_position:
         documents, longest = by_position[0]["documents"], by_position[-1]["stop"]
@@ -235,6 +238,13 @@ def _counted(row: Mapping[str, Any]) -> dict[str, Any]:
     if not 0 <= row["found"] <= row["count"] or row["count"] == 0:
         raise ValueError(f"found must be from 0 to count, got {row['found']} of {row['count']}")
     return {name: row[name] for name in ("length", "found", "count", "low", "high")}
+
+
+def _finite(loss: Any) -> float:
+    number = float(loss)
+    if not isfinite(number):
+        raise ValueError(f"a loss must be a finite number, got {number}")
+    return number
 
 
 def _trained_on(config: Mapping[str, Any]) -> dict[str, Any]:
