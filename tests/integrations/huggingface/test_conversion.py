@@ -199,6 +199,7 @@ def test_damaged_settings_are_refused(tmp_path):
             ValueError,
             "calibration must be None",
         ),
+        ({"calibration": {"spread": 1.0}}, TypeError, "calibration must be a Calibration, .* dict"),
     ],
 )
 def test_wrong_arguments_are_refused_and_change_nothing(named, error, message):

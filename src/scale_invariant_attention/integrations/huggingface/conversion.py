@@ -172,6 +172,11 @@ def _checked_calibration(
 ) -> dict[str, list[list[float]]] | None:
     if calibration is None:
         return None
+    if not isinstance(calibration, Calibration):
+        raise TypeError(
+            f"calibration must be a Calibration, as measure_scores gives it, got "
+            f"{type(calibration).__name__}"
+        )
     shape = (config.num_hidden_layers, config.num_attention_heads)
     if calibration.shape != shape:
         raise ValueError(
