@@ -21,6 +21,14 @@ def test_measuring_leaves_a_model_as_it_was():
     assert not any("observe_scores" in vars(module) for module in model.modules())
 
 
+def test_measuring_leaves_what_a_switched_model_has_learned():
+    model = converted(scheme="logn-p-rope")
+    before = copy.deepcopy(model.state_dict())
+    model.set_attn_implementation("sdpa")
+    huggingface.measure_scores(model, [some_tokens(2, LENGTH)])
+    assert model.state_dict().keys() == before.keys()
+
+
 def test_the_first_layers_scores_are_calibrated_exactly():
     """The first layer reads the same before and after, so its scores get mean 0 and spread 1."""
     model = tiny()
@@ -52,6 +60,8 @@ def test_padding_is_not_measured():
 def test_wrong_calibrations_are_refused():
     with pytest.raises(ValueError, match="at least one batch"):
         huggingface.measure_scores(tiny(), [])
+    with pytest.raises(ValueError, match="put a single batch into a list"):
+        huggingface.measure_scores(tiny(), some_tokens(2, LENGTH))
     with pytest.raises(ValueError, match="spread must be positive"):
         huggingface.Calibration(torch.zeros(2, 4))
     with pytest.raises(ValueError, match="finite"):

@@ -69,6 +69,14 @@ def test_what_is_learned_is_saved(tmp_path):
         assert torch.equal(logits(loaded), logits(model))
 
 
+def test_what_is_learned_starts_where_a_checkpoint_does_not_have_it(tmp_path):
+    tiny().save_pretrained(tmp_path)
+    for scheme, options in (("logn-p-rope", {}), ("scale-invariant-p-rope", {"learn_tau": True})):
+        model = converted(scheme=scheme, **options)
+        loaded = AutoModelForCausalLM.from_pretrained(tmp_path, config=model.config)
+        assert torch.equal(logits(loaded), logits(model))
+
+
 def test_calibration_is_saved(tmp_path):
     calibration = huggingface.Calibration(0.5 + torch.rand(2, 4), torch.randn(2, 4))
     model = converted(calibration=calibration)
@@ -191,6 +199,7 @@ def test_damaged_settings_are_refused(tmp_path):
             ValueError,
             "calibration must be None",
         ),
+        ({"calibration": {"spread": 1.0}}, TypeError, "calibration must be a Calibration, .* dict"),
     ],
 )
 def test_wrong_arguments_are_refused_and_change_nothing(named, error, message):

@@ -10,6 +10,10 @@ from transformers import (
     BloomConfig,
     Gemma3TextConfig,
     GPT2Config,
+    LlamaForCausalLM,
+    Phi3Config,
+    PhiConfig,
+    StaticCache,
     T5Config,
 )
 
@@ -65,6 +69,26 @@ def test_models_whose_attention_is_their_own():
         huggingface.convert(AutoModelForCausalLM.from_config(config))
 
 
+@pytest.mark.parametrize("kind", [PhiConfig, Phi3Config])
+def test_models_whose_rotary_cannot_be_another(kind):
+    config = kind(**SMALL, intermediate_size=32, pad_token_id=0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    ids, before = some_tokens(1, 5), model.config.to_dict()
+    for scheme in ("p-rope", "nope", "scale-invariant-p-rope"):
+        with pytest.raises(NotImplementedError, match="keeps the model's own rotary"):
+            huggingface.convert(model, scheme)
+        assert model.config.to_dict() == before
+    assert huggingface.convert(model, "scale-invariant-rope")(ids).logits.isfinite().all()
+
+
+def test_a_config_that_is_shared_with_a_converted_model():
+    model = tiny()
+    other = LlamaForCausalLM(model.config).eval()
+    huggingface.convert(model)
+    with pytest.raises(ValueError, match="shares its config"):
+        other(some_tokens(1, 5))
+
+
 def test_what_is_no_model_of_transformers():
     with pytest.raises(TypeError, match="Linear"):
         huggingface.convert(torch.nn.Linear(2, 2))
@@ -102,6 +126,13 @@ def test_continuous_batching():
 def test_patterns_that_are_not_causal_with_documents(mask, message):
     with pytest.raises(ValueError, match=message):
         converted()(some_tokens(1, 5), attention_mask=mask)
+
+
+def test_a_mask_of_pairs_for_a_static_cache():
+    model, pairs = converted(), torch.ones(5, 9, dtype=torch.bool).tril()
+    cache = StaticCache(config=model.config, max_cache_len=9)
+    with pytest.raises(ValueError, match="in a static cache"):
+        model(some_tokens(1, 5), attention_mask=pairs[None, None], past_key_values=cache)
 
 
 def test_a_layer_that_is_called_without_its_mask():

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ... import schemes
 from .placing import Placing, placing
+from .settings import read
 from .slots import NAME, Slots
 
 # Of models that only switched their implementation: the transform with the paper's tau in all heads.
@@ -57,7 +58,7 @@ def attention_forward(
         window=sliding_window,
     )
     placed.check_boundaries(others.get("cu_seq_lens_q"))
-    slots = getattr(module, NAME, DEFAULT_SLOTS)
+    slots = _slots(module)
     query = slots.scaled(query, placed)
     observe: Observer | None = getattr(module, OBSERVER, None)
     if observe is not None:
@@ -68,6 +69,20 @@ def attention_forward(
         out, lse = slots.attend(query, key, value, placed, scale=scaling, return_lse=True)
         out = _with_sink(out, lse, s_aux)
     return out.transpose(1, 2).contiguous(), None
+
+
+def _slots(module: nn.Module) -> Slots:
+    slots: Slots | None = getattr(module, NAME, None)
+    if slots is not None:
+        return slots
+    settings = read(getattr(module, "config", None))
+    if settings is not None and settings.uses_our_attention:
+        raise ValueError(
+            f"the config says that this model was converted to {settings.scheme!r}, and it was not: it "
+            "shares its config with a model that was; build each from a config of its own, "
+            "copy.deepcopy(config)"
+        )
+    return DEFAULT_SLOTS
 
 
 def _with_sink(out: Tensor, lse: Tensor, sink: Tensor) -> Tensor:

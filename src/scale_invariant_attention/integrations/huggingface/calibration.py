@@ -89,7 +89,7 @@ def measure_scores(
     read = 0
     with observed(model, gather):
         for batch in batches:
-            arguments = batch if hasattr(batch, "keys") else {"input_ids": batch}
+            arguments = batch if hasattr(batch, "keys") else {"input_ids": _tokens(batch)}
             model(**{**arguments, "use_cache": False})
             read += 1
     if read == 0:
@@ -99,3 +99,13 @@ def measure_scores(
         torch.stack([layer.spread.cpu() for layer in moments]),
         torch.stack([layer.mean.cpu() for layer in moments]),
     )
+
+
+def _tokens(batch: Any) -> Tensor:
+    if not isinstance(batch, Tensor) or batch.ndim != 2:
+        shape = f"shape {tuple(batch.shape)}" if isinstance(batch, Tensor) else repr(batch)
+        raise ValueError(
+            f"batches must hold token ids [B, L] each, or dictionaries, got {shape}: put a single "
+            f"batch into a list"
+        )
+    return batch

@@ -15,6 +15,8 @@ from .settings import IMPLEMENTATION, Settings
 from .slots import fill, is_attention, slots_for
 
 ORIGINAL = ("rope_parameters", "max_position_embeddings")
+# Their attention layers fix how many dimensions turn when they are built.
+FIXED_ROTARY_WIDTH = ("phi", "stablelm", "persimmon")
 
 
 def convert(
@@ -67,9 +69,11 @@ def convert(
         config.rope_parameters = copy.deepcopy(original["rope_parameters"])
         held.write(config, None)
     else:
-        config.rope_parameters = rope_parameters(
+        parameters = rope_parameters(
             scheme, options, original["rope_parameters"], _head_dim(config), train_length
         )
+        _check_rotary(scheme, config, parameters)
+        config.rope_parameters = parameters
         held.write(config, settings)
     # transformers' NTK takes the trained length from here.
     stretched = "ntk" in scheme
@@ -168,6 +172,11 @@ def _checked_calibration(
 ) -> dict[str, list[list[float]]] | None:
     if calibration is None:
         return None
+    if not isinstance(calibration, Calibration):
+        raise TypeError(
+            f"calibration must be a Calibration, as measure_scores gives it, got "
+            f"{type(calibration).__name__}"
+        )
     shape = (config.num_hidden_layers, config.num_attention_heads)
     if calibration.shape != shape:
         raise ValueError(
@@ -189,6 +198,25 @@ def _check_attention(model: Any, attention: list[nn.Module], config: Any) -> Non
             f"{config.attn_logit_softcapping}), which scale_invariant attention does not have: build "
             "the model from a config with attn_logit_softcapping = None, and train it on"
         )
+
+
+def _check_rotary(scheme: str, config: Any, parameters: dict[str, Any]) -> None:
+    """Refuse a rotary that the model cannot turn by, or with which it could be saved and not loaded."""
+    kept = "take a scheme that keeps the model's own rotary, such as 'scale-invariant-rope'"
+    if config.model_type in FIXED_ROTARY_WIDTH and parameters.get("rope_type") == "proportional":
+        raise NotImplementedError(
+            f"scheme {scheme!r} has a rotary over whole heads, and the attention of "
+            f"{config.model_type!r} turns a fixed part of them: {kept}"
+        )
+    changed = copy.deepcopy(config)
+    changed.rope_parameters = copy.deepcopy(parameters)
+    try:
+        changed.validate_rope()
+    except (KeyError, ValueError) as error:
+        raise NotImplementedError(
+            f"the config of {config.model_type!r} does not take the rotary of scheme {scheme!r} "
+            f"({error}): {kept}"
+        ) from error
 
 
 def _head_dim(config: Any) -> int:

@@ -22,6 +22,13 @@ def from_full_mask(mask: Tensor, batch: int, queries: int, keys: int, window: in
     token = torch.arange(keys, device=mask.device)
     asking = token[keys - queries :]
     visible = allowed.any(1)
+    if queries != keys:
+        require(
+            visible[:, -1].any(),
+            "attention_mask with four dimensions must show the last key to a query, as the queries are "
+            "taken to be the last tokens, which in a static cache they are not: pass a mask [batch, "
+            "tokens], or another cache",
+        )
     documents = (
         _documents(allowed, visible) if queries == keys else torch.zeros_like(visible).long()
     )

@@ -49,6 +49,8 @@ def observed(model: Any, visit: Callable[[LayerScores], object]) -> Iterator[Non
     attention = [module for module in model.modules() if is_attention(module)]
     implementation, training = model.config._attn_implementation, model.training
     plain = implementation != IMPLEMENTATION
+    # Also those of a converted model that was switched to another implementation.
+    slots_before = {module: module._modules[NAME] for module in attention if hasattr(module, NAME)}
 
     def observe(
         module: nn.Module,
@@ -75,5 +77,7 @@ def observed(model: Any, visit: Callable[[LayerScores], object]) -> Iterator[Non
             module.__dict__.pop(OBSERVER, None)
             if plain and NAME in module._modules:
                 delattr(module, NAME)
+            if module in slots_before:
+                setattr(module, NAME, slots_before[module])
         model.set_attn_implementation(implementation)
         model.train(training)

@@ -32,11 +32,29 @@ class Slots(nn.Module):
         spread: list[float] | None = None,
     ) -> None:
         super().__init__()
+        self._scheme, self._heads, self._started = scheme, heads, False
         self.query_scale = None if scheme.query_scale is None else scheme.query_scale.build(heads)
         self.distance = scheme.distance.build(heads)
         self.tau = tau
         self.mean = mean
         self.spread = spread
+
+    @property
+    def _is_hf_initialized(self) -> bool:
+        return self._started
+
+    @_is_hf_initialized.setter
+    def _is_hf_initialized(self, initialised: bool) -> None:
+        """Set by transformers when it has started what was not loaded, which it cannot do for ours."""
+        if not initialised or any(parameter.is_meta for parameter in self.parameters()):
+            return
+        with torch.device("cpu"), torch.no_grad():
+            fresh = Slots(self._scheme, self._heads)
+            for name, start in fresh.named_parameters():
+                own = self.get_parameter(name)
+                if not self._started and not getattr(own, "_is_hf_initialized", False):
+                    own.copy_(start)
+        self._started = True
 
     def scaled(self, query: Tensor, placing: Placing) -> Tensor:
         """Queries ``[B, H, L, D]`` with their factors."""
@@ -123,6 +141,7 @@ def fill(module: nn.Module, settings: Settings | None) -> None:
             # As they would be loaded: in the dtype of the model, unless that is quantised.
             dtype = weight.dtype if weight.is_floating_point() else None
             slots = slots.to(weight.device, dtype)
+        slots._is_hf_initialized = True
         setattr(module, NAME, slots)
 
 
