@@ -116,9 +116,9 @@ def test_a_run_that_broke_off_ends_as_one_that_did_not(whole, tmp_path, step):
 def test_random_numbers_go_on_where_they_were(tmp_path, monkeypatch):
     drawn = {}
 
-    def drawing(training):
+    def drawing(training, *batch):
         drawn.setdefault(training.folder.name, {})[training.step] = torch.rand(()).item()
-        return gradients(training)
+        return gradients(training, *batch)
 
     gradients = loop._Training._gradients
     monkeypatch.setattr(loop._Training, "_gradients", drawing)
@@ -208,8 +208,8 @@ def test_two_at_once_are_refused(tmp_path):
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, poison, monkeypatch):
     """The step, the norms and the last good checkpoint are named."""
 
-    def poisoned(training):
-        loss, norm = gradients(training)
+    def poisoned(training, *batch):
+        loss, norm = gradients(training, *batch)
         return (loss, norm) if training.step < 3 else (poison, norm)
 
     gradients = loop._Training._gradients
