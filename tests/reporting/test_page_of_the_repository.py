@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from scale_invariant_attention.cli import app
@@ -10,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_page_of_the_repository_is_what_its_records_say(tmp_path):
+    pytest.importorskip("transformers", reason="the trials of Table 4 are described in its terms")
     results = ROOT / "results" / "mini"
     words = ["reproduce", "page", "--results", results, "--figures", tmp_path / "docs"]
     done = CliRunner().invoke(app, [*map(str, words), "--output", str(tmp_path / "page.md")])
