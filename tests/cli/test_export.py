@@ -108,6 +108,12 @@ def test_what_cannot_be_exported(words, message, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_tokenizer_has_no_place_in_a_saved_model_of_ours(tmp_path):
+    done = run("nowhere", "--to", "sia", "--tokenizer", "mine.json", "-o", tmp_path / "out")
+    assert done.exit_code == 2
+    assert "--tokenizer goes with --to hf" in done.stderr
+
+
 def test_a_folder_with_something_else_is_refused_before_anything_is_read(tmp_path):
     (tmp_path / "mine").write_text("")
     done = run("nowhere", "--to", "hf", "-o", tmp_path)

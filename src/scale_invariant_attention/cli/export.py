@@ -48,6 +48,10 @@ def export(
     page = Page()
     if document_start is not None and tokenizer is None:
         raise typer.BadParameter("--document-start is a token of a file; give --tokenizer too")
+    if to is Home.SIA and tokenizer is not None:
+        raise typer.BadParameter(
+            "--tokenizer goes with --to hf: a saved model of ours is weights and configuration alone"
+        )
     with plain_errors(ImportError):
         # Heavy, and it may be missing.
         from ..integrations.huggingface.export import (

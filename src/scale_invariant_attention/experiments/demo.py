@@ -77,12 +77,14 @@ def trials() -> list[Trial]:
 
 
 def recall_trials() -> list[Trial]:
-    """Those of the recall experiment with fewer steps, of the same schemes.
+    """Those of the recall experiment with half the width and fewer steps, of the same schemes.
 
     >>> [trial.name for trial in recall_trials()]
     ['recall-rope-seed-0', 'recall-alibi-seed-0', 'recall-scale-invariant-p-rope-seed-0']
     """
     changes = {
+        "width": 64,
+        "heads": 2,
         "steps": RECALL_STEPS,
         "growth_steps": RECALL_STEPS // 2,
         "validate_every": 0,

@@ -126,6 +126,11 @@ def test_a_folder_of_another_training_is_refused(corpus, tmp_path):
         trained(tiny(), corpus, tmp_path, replace(RECIPE, seed=1))
     with pytest.raises(ValueError, match="has another scheme"):
         trained(converted(), corpus, tmp_path)
+    other = tiny()
+    with torch.no_grad():
+        other.lm_head.weight.mul_(2)
+    with pytest.raises(ValueError, match="has another model: give another folder"):
+        trained(other, corpus, tmp_path)
     assert json.loads((tmp_path / "recipe.json").read_text())["recipe"]["seed"] == 0
 
 

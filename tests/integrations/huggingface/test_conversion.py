@@ -46,6 +46,26 @@ def test_back_again_is_the_original_to_the_bit(family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_models_of_one_config_are_converted_one_by_one(family):
+    first = tiny(family)
+    second = type(first)(first.config).eval()
+    second.load_state_dict(first.state_dict())
+    before = logits(first)
+    huggingface.convert(first)
+    after = logits(first)
+    assert torch.equal(logits(second), before) and not torch.equal(after, before)
+    huggingface.convert(second, "alibi")
+    assert torch.equal(logits(first), after)
+    third = type(first)(first.config).eval()
+    third.load_state_dict(first.state_dict())
+    assert torch.equal(logits(huggingface.convert(third, "rope")), before)
+    assert torch.equal(logits(first), after)
+    assert all(
+        module.config is first.config for module in first.modules() if hasattr(module, "config")
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_saved_model_comes_back_and_again(family, tmp_path):
     model = converted(family, tau=3.0)
     loaded = saved_and_loaded(model, tmp_path / "once")
@@ -188,6 +208,7 @@ def test_damaged_settings_are_refused(tmp_path):
         ({"fraction": 0.01}, ValueError, "fraction"),
         ({"scheme": "yarn"}, TypeError, "factor is missing"),
         ({"scheme": "yarn", "factor": 0.0}, ValueError, "factor"),
+        ({"scheme": "yarn", "factor": 0.5}, ValueError, "factor must be at least 1.*0.5"),
         ({"scheme": "logn-rope", "train_length": 0}, ValueError, "train_length"),
         (
             {"calibration": huggingface.Calibration(torch.ones(3, 4))},

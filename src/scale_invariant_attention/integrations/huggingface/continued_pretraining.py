@@ -3,6 +3,7 @@
 A folder holds the recipe, Trainer's checkpoints and, at the end, the losses of every step and the model.
 """
 
+import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -134,8 +135,8 @@ def continue_pretraining(
 ) -> Any:
     """Train a model on, and return it; it is in ``folder/model`` too.
 
-    Broken off, it goes on from the last whole checkpoint when it is called again with the same, and a
-    training that is done is opened and not repeated.
+    Broken off, it goes on from the last whole checkpoint when it is called again with the same, a model
+    as it was before included; and a training that is done is opened and not repeated.
 
     Args:
         model: a causal language model of transformers, converted before: see :func:`convert`.
@@ -258,8 +259,20 @@ def _described(model: Any, corpus: TokenSource, recipe: PretrainingRecipe) -> di
     return {
         "recipe": asdict(recipe),
         "scheme": None if scheme is None else asdict(scheme),
+        "model": _fingerprint(model),
         "corpus": {"tokens": len(corpus), "vocab_size": corpus.vocab_size},
     }
+
+
+def _fingerprint(model: Any) -> str:
+    """SHA-256 of every weight's name, shape and up to a thousand values: to tell starts apart."""
+    digest = hashlib.sha256()
+    for name, weight in sorted(model.named_parameters()):
+        digest.update(f"{name} {tuple(weight.shape)}".encode())
+        values = weight.detach().flatten()
+        some = values[:: max(1, len(values) // 1000)]
+        digest.update(some.to("cpu", torch.float64).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _check_same(path: Path, wanted: dict[str, Any]) -> None:

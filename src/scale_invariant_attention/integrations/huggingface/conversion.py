@@ -30,7 +30,8 @@ def convert(
 
     Rotary and attention are replaced and the weights stay, so a converted model is to be trained on. The
     scheme is written into the config: ``save_pretrained`` and ``from_pretrained`` keep it. Converting
-    again starts from the original, and ``convert(model, "rope")`` restores it.
+    again starts from the original, and ``convert(model, "rope")`` restores it. The model gets a config
+    of its own, so that others built from the same one stay as they are.
 
     Args:
         model: a causal language model with rotary positions, whose attention goes through
@@ -65,16 +66,14 @@ def convert(
         )
 
     train_length = options.get("train_length", original["max_position_embeddings"])
-    if scheme == "rope" and not options:
-        config.rope_parameters = copy.deepcopy(original["rope_parameters"])
-        held.write(config, None)
-    else:
-        parameters = rope_parameters(
-            scheme, options, original["rope_parameters"], _head_dim(config), train_length
-        )
+    back = scheme == "rope" and not options
+    parameters = copy.deepcopy(original["rope_parameters"])
+    if not back:
+        parameters = rope_parameters(scheme, options, parameters, _head_dim(config), train_length)
         _check_rotary(scheme, config, parameters)
-        config.rope_parameters = parameters
-        held.write(config, settings)
+    config = _own_config(model)
+    config.rope_parameters = parameters
+    held.write(config, None if back else settings)
     # transformers' NTK takes the trained length from here.
     stretched = "ntk" in scheme
     config.max_position_embeddings = (
@@ -115,6 +114,16 @@ def _checked_config(model: Any) -> Any:
     return config
 
 
+def _own_config(model: Any) -> Any:
+    """A copy of the config, held by the model and all of its parts in place of the one they had."""
+    shared = model.config
+    own = copy.deepcopy(shared)
+    for module in model.modules():
+        if getattr(module, "config", None) is shared:
+            module.config = own
+    return own
+
+
 def _snapshot(config: Any) -> dict[str, Any]:
     original = {name: copy.deepcopy(getattr(config, name)) for name in ORIGINAL}
     name = config._attn_implementation
@@ -139,8 +148,11 @@ def _checked_options(
             "factor is missing: transformers' YaRN has one that does not change with the text; pass "
             "factor=..., the number of trained lengths that the model is to reach"
         )
-    if "factor" in options:
-        positive_number("factor", options["factor"])
+    if "factor" in options and positive_number("factor", options["factor"]) < 1:
+        raise ValueError(
+            f"factor must be at least 1, the number of trained lengths to reach, got "
+            f"{options['factor']:g}"
+        )
     tau = options.get("tau")
     if isinstance(tau, list | tuple):
         options = {**options, "tau": _by_head(tau, config.num_attention_heads)}
