@@ -16,7 +16,7 @@ from scale_invariant_attention.experiments.conversions import (
     recorded,
     run,
 )
-from scale_invariant_attention.experiments.trials import DifferentRecordError
+from scale_invariant_attention.experiments.records import DifferentRecordError
 from scale_invariant_attention.integrations import huggingface
 from scale_invariant_attention.reporting import paper
 
@@ -110,7 +110,7 @@ def test_a_record_of_something_else_is_never_overwritten(folder):
 def test_a_file_that_is_no_record_is_named(tmp_path):
     [trial] = tiny("rope")
     (tmp_path / f"{trial.name}.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"table4-rope-seed-0.json is no record of a conversion"):
+    with pytest.raises(ValueError, match=r"table4-rope-seed-0.json is no record of an experiment"):
         recorded(trial, tmp_path)
 
 

@@ -8,12 +8,9 @@ from tiny_training import tiny_config
 
 from scale_invariant_attention.experiments import running, trials
 from scale_invariant_attention.experiments.evaluations import LossEvaluation
+from scale_invariant_attention.experiments.records import DifferentRecordError
 from scale_invariant_attention.experiments.running import run_in_turn, run_side_by_side
-from scale_invariant_attention.experiments.trials import (
-    DifferentRecordError,
-    Trial,
-    recorded,
-)
+from scale_invariant_attention.experiments.trials import Trial, recorded
 from scale_invariant_attention.training import DivergedError, read_metrics, train
 
 EVALUATION = LossEvaluation(lengths=(32, 128), tokens=512)

@@ -25,8 +25,9 @@ from ..experiments.demo import (
     recall_trials,
     trials,
 )
+from ..experiments.records import Record
 from ..experiments.running import run_side_by_side
-from ..experiments.trials import Record, Trial
+from ..experiments.trials import Trial
 from ..experiments.workers import WorkerDiedError
 from ..files import check_writable, replace_file
 from ..reporting.loss_figures import COMPARED_FROM, draw_loss_by_position, middle

@@ -1,6 +1,5 @@
 """What is trained, converted, measured and recorded for Table 4, each done once."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -22,9 +21,8 @@ from ..integrations.huggingface.continued_pretraining import (
     training_log,
 )
 from ..provenance import provenance
-from ..training.runs import differences
+from .records import Record, read_record, shortened, write_record
 from .table4 import Conversion
-from .trials import DIGITS, DifferentRecordError, Record, write_record
 
 # Sequences of the training text that calibration measures scores on.
 CALIBRATION_ROWS = 16
@@ -83,26 +81,13 @@ def run(
 
 
 def recorded(trial: Conversion, results: Path) -> Record | None:
-    """The record of a conversion, if there is one; that of another is never overwritten."""
-    path = results / f"{trial.name}.json"
-    if not path.exists():
-        return None
-    wanted = json.loads(json.dumps(_asked_for(trial)))
-    try:
-        record: Record = json.loads(path.read_text())
-        there = {name: record[name] for name in wanted}
-    except (ValueError, KeyError) as error:
-        raise ValueError(
-            f"{path} is no record of a conversion ({type(error).__name__}: {error}); remove it, and "
-            f"it will be made again"
-        ) from error
-    different = list(differences(there, wanted))
-    if different:
-        raise DifferentRecordError(
-            f"{path} records something else: {'; '.join(different)}. Give another folder for the "
-            f"results, or remove the file"
-        )
-    return record
+    """The record of a conversion, if there is one."""
+    wanted = _asked_for(trial)
+    return read_record(
+        results / f"{trial.name}.json",
+        wanted,
+        lambda record: {name: record[name] for name in wanted},
+    )
 
 
 def first_model(trial: Conversion, runs: Path, watch: Watch = _ignore) -> Any:
@@ -151,8 +136,8 @@ def _made(trial: Conversion, runs: Path, results: Path, watch: Watch) -> Record:
         "trained_as": folder.name,
         "losses": [asdict(row) for row in _losses(trial, model)],
         "training": {
-            "loss": _short(log["loss"]),
-            "gradient_norm": _short(log["grad_norm"]),
+            "loss": shortened(log["loss"]),
+            "gradient_norm": shortened(log["grad_norm"]),
         },
         "seconds": round(sum(log["seconds"]), 1),
         "corpus": standard_library("validation").fingerprint(),
@@ -177,10 +162,6 @@ def _losses(trial: Conversion, model: Any) -> list[LengthLoss]:
         at_most=trial.evaluation.tokens,
     )
     return loss_by_length(TokenLosses(model), same)
-
-
-def _short(values: Sequence[float]) -> list[float]:
-    return [float(f"{value:.{DIGITS}g}") for value in values]
 
 
 def _asked_for(trial: Conversion) -> Record:

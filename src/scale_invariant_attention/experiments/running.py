@@ -13,8 +13,9 @@ import torch
 
 from ..training.loop import Progress
 from ..training.ranks import open_ranks
+from .records import Record
 from .training_trials import steps_made, train_trial
-from .trials import Record, Trial, check_recordable, make_record, recorded
+from .trials import Trial, check_recordable, make_record, recorded
 from .workers import Worker
 
 # How often a run is looked at that is going on, in seconds.

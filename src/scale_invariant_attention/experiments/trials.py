@@ -3,7 +3,6 @@
 It is what tables and figures are made from; the folder of the training may be thrown away.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,17 +10,12 @@ from typing import Any
 
 import torch
 
-from ..files import check_writable, replace_file
+from ..files import check_writable
 from ..model import GPT
 from ..provenance import provenance
 from ..training import TrainingConfig, read_metrics
-from ..training.runs import differences
 from .evaluations import Evaluation
-
-# Digits of what is recorded of every step: a curve needs no more.
-DIGITS = 5
-
-Record = dict[str, Any]
+from .records import Record, read_record, shortened, write_record
 
 
 @dataclass(frozen=True)
@@ -55,33 +49,15 @@ class Trial:
         return sum(training.config.steps for training in self.trainings)
 
 
-class DifferentRecordError(ValueError):
-    """What is recorded under the name of a trial is another."""
-
-
 def recorded(trial: Trial, results: Path) -> Record | None:
-    """The record of a trial, if there is one; that of another training is never overwritten."""
-    path = results / f"{trial.name}.json"
-    if not path.exists():
-        return None
-    wanted = json.loads(json.dumps(_asked_for(trial)))
-    try:
-        record: Record = json.loads(path.read_text())
+    """The record of a trial, if there is one."""
+
+    def asked_for(record: Record) -> Record:
         # Fields that are newer than the record have the defaults.
         config = TrainingConfig.from_dict(record["config"]).to_dict()
-        there = {"config": config, "evaluation": record["evaluation"]}
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(
-            f"{path} is no record of a trial ({type(error).__name__}: {error}); remove it, and it "
-            f"will be made again"
-        ) from error
-    different = list(differences(there, wanted))
-    if different:
-        raise DifferentRecordError(
-            f"{path} records something else: {'; '.join(different)}. Give another folder for the "
-            f"results, or remove the file"
-        )
-    return record
+        return {"config": config, "evaluation": record["evaluation"]}
+
+    return read_record(results / f"{trial.name}.json", _asked_for(trial), asked_for)
 
 
 def check_recordable(trial: Trial, results: Path) -> None:
@@ -105,7 +81,7 @@ def make_record(
         "trained_as": trial.training.name,
         **measured,
         "training": {
-            name: [float(f"{line[name]:.{DIGITS}g}") for line in metrics if name in line]
+            name: shortened(line[name] for line in metrics if name in line)
             for name in ("loss", "gradient_norm")
         },
         "validation": [_validation(trial, line) for line in metrics if "validation" in line],
@@ -113,18 +89,6 @@ def make_record(
         "provenance": provenance(),
     }
     return write_record(results / f"{trial.name}.json", record)
-
-
-def write_record(path: Path, record: Record) -> Record:
-    """Write a record, and return it as it would be read: the same whether it was just made or not."""
-    # A line a name: short enough to keep, and to compare.
-    lines = (
-        f" {json.dumps(name)}: {json.dumps(it, allow_nan=False)}" for name, it in record.items()
-    )
-    text = "{\n" + ",\n".join(lines) + "\n}\n"
-    replace_file(path, text.encode())
-    again: Record = json.loads(text)
-    return again
 
 
 def _reading_as(config: TrainingConfig, model: GPT, device: torch.device) -> GPT:

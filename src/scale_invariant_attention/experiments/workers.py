@@ -11,8 +11,9 @@ from pathlib import Path
 import torch
 
 from ..training.loop import Progress
+from .records import Record
 from .training_trials import train_trial
-from .trials import Record, Trial, make_record
+from .trials import Trial, make_record
 
 
 class WorkerDiedError(RuntimeError):
