@@ -147,6 +147,10 @@ def test_scores_before_rotary_have_a_row_of_their_own():
     axes = quantile_figure(found, 1024).axes
     assert len(axes) == 4
     assert list(axes[2].get_lines()[1].get_ydata()) == [-2.75, 0.25, 3.25]
+    for layer in found["attention"][1]["layers"]:
+        layer["unrotated_scores"] = None
+    (first, _) = quantile_figure(found, 1024).axes
+    assert first.get_ylabel().startswith("after rotary")
 
 
 def test_lines_through_entropies():

@@ -86,12 +86,14 @@ def _panels(records: Mapping[str, Record]) -> list[Panel]:
 def quantile_figure(record: Record, length: int) -> "Figure":
     """Quantiles of every head's scores, standardised, against a Gaussian's: after and before rotary.
 
-    A scheme that rotates nothing has one row.
+    One row is left where nothing rotates, and where scores before rotary are not known.
     """
     (entry,) = [it for it in record["attention"] if it["length"] == length]
     layers: Sequence[Mapping[str, Any]] = entry["layers"]
     rows = [("after rotary", "scores"), ("before rotary", "unrotated_scores")]
-    if all(layer["scores"] == layer["unrotated_scores"] for layer in layers):
+    if any(layer["unrotated_scores"] is None for layer in layers):
+        rows = rows[:1]
+    elif all(layer["scores"] == layer["unrotated_scores"] for layer in layers):
         rows = [("nothing rotates", "scores")]
     figure = new_figure(2.4 * len(layers) + 0.6, 0.8 + 2.3 * len(rows))
     grid = figure.subplots(len(rows), len(layers), sharex=True, sharey=True, squeeze=False)
