@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .figures import as_png, new_figure
-
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
+from .styles import MARKERS
 
 
 def draw_diagnosis(found: Mapping[str, Any], *, title: str) -> bytes:
