@@ -59,9 +59,9 @@ class LengthAttention:
     def overall(self, name: str) -> list[Estimate]:
         """A field of the layers, over all of them and all heads: an estimate for each range, or one.
 
-        Its values are the contexts'.
+        Its values are the contexts'. A layer that sees nothing of a range has no entropy to count.
         """
-        stacked = torch.stack([getattr(layer, name) for layer in self.layers]).mean((0, 2))
+        stacked = torch.stack([getattr(layer, name) for layer in self.layers]).nanmean((0, 2))
         return [Estimate(values) for values in stacked.reshape(len(stacked), -1).unbind(1)]
 
     def to_dict(self) -> dict[str, Any]:

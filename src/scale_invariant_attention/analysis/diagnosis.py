@@ -47,21 +47,23 @@ SPREADS_OUT = "spreads out"
 class RangeDiagnosis:
     """A range of distance: its share of attention, and over how many of its tokens that is spread.
 
-    `tokens` is the exponential of the mean entropy; `part` is that over the tokens that are seen.
+    `tokens` is the exponential of the mean entropy; `part` is that over the tokens that are seen. Both
+    are None in a range that no query sees, such as one beyond the window of a layer.
     """
 
     start: int
     stop: int
     share: float
-    tokens: float
-    part: float
+    tokens: float | None
+    part: float | None
 
 
 @dataclass(frozen=True)
 class LayerDiagnosis:
     """One layer: over all its heads, and for those that are farthest out.
 
-    Slopes are None where the context is too short for two ranges beyond the local one.
+    Slopes are None where there are no two ranges with mass beyond the local one, because the context is
+    too short or a window hides them.
     """
 
     layer: int
@@ -70,7 +72,7 @@ class LayerDiagnosis:
     score_spreads: tuple[float, float]  # of the narrowest and the widest head
     kurtosis: float | None  # None where the scores of a head do not vary
     slope: float | None
-    slopes: tuple[float, float] | None  # of the heads, least and greatest
+    slopes: tuple[float, float] | None  # least and greatest, of the heads that have one
     recent_share: float
     ranges: tuple[RangeDiagnosis, ...]
     findings: tuple[str, ...]
@@ -116,7 +118,7 @@ def _layer(measured: LengthAttention, layer: LayerAttention) -> LayerDiagnosis:
     variance = scores.variance.mean() + scores.mean.var(unbiased=False)
     spreads = scores.variance.sqrt()
     ranges = tuple(
-        RangeDiagnosis(start, stop, mass, math.exp(entropy), math.exp(entropy) / keys)
+        RangeDiagnosis(start, stop, mass, *_sparsity(entropy, keys))
         for (start, stop), mass, entropy, keys in zip(
             pairwise(measured.edges),
             share.mean(0).tolist(),
@@ -125,7 +127,7 @@ def _layer(measured: LengthAttention, layer: LayerAttention) -> LayerDiagnosis:
             strict=True,
         )
     )
-    known = bool(slopes.isfinite().all())
+    known = slopes[slopes.isfinite()]
     made = LayerDiagnosis(
         layer=layer.layer,
         score_mean=float(scores.mean.mean()),
@@ -133,7 +135,7 @@ def _layer(measured: LengthAttention, layer: LayerAttention) -> LayerDiagnosis:
         score_spreads=(float(spreads.min()), float(spreads.max())),
         kurtosis=_number(scores.kurtosis.mean()),
         slope=_number(slope),
-        slopes=(float(slopes.min()), float(slopes.max())) if known else None,
+        slopes=(float(known.min()), float(known.max())) if len(known) else None,
         recent_share=float(layer.recent_share.mean()),
         ranges=ranges,
         findings=(),
@@ -152,9 +154,14 @@ def _findings(layer: LayerDiagnosis) -> Iterator[str]:
         yield DRIFTS_FAR
     if layer.slope is not None and layer.slope < -SLOPE:
         yield STAYS_NEAR
-    far = [it for it in layer.ranges if it.start >= LOCAL]
-    if any(it.part > SPREAD_OUT and it.tokens / it.part >= FEWEST for it in far):
+    if any(it.start >= LOCAL and _is_spread_out(it) for it in layer.ranges):
         yield SPREADS_OUT
+
+
+def _is_spread_out(found: RangeDiagnosis) -> bool:
+    if found.tokens is None or found.part is None:
+        return False
+    return found.part > SPREAD_OUT and found.tokens / found.part >= FEWEST
 
 
 def _advice(scale_invariant: bool, qk_norm: bool) -> Iterator[tuple[str, ...]]:
@@ -216,6 +223,14 @@ def _advice(scale_invariant: bool, qk_norm: bool) -> Iterator[tuple[str, ...]]:
         if scale_invariant
         else f"To sharpen it with distance, {transform}; LogN sharpens it with the context length.",
     )
+
+
+def _sparsity(entropy: float, keys: float) -> tuple[float, float] | tuple[None, None]:
+    """On how many tokens attention falls, and on what part of them; NaN is for ranges nobody sees."""
+    if math.isnan(entropy):
+        return None, None
+    tokens = math.exp(entropy)
+    return tokens, tokens / keys
 
 
 def _number(value: Tensor) -> float | None:

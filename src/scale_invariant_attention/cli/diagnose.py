@@ -161,7 +161,7 @@ def _print_ranges(page: Page, found: Diagnosis) -> None:
 
 
 def _range(found: RangeDiagnosis) -> str:
-    return f"{found.share:.1%} on {found.part:.0%}"
+    return "unseen" if found.part is None else f"{found.share:.1%} on {found.part:.0%}"
 
 
 def _print_findings(page: Page, found: Diagnosis) -> None:
