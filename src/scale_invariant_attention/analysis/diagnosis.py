@@ -91,17 +91,19 @@ class Diagnosis:
     advice: dict[str, str]
 
 
-def diagnose(measured: LengthAttention, *, scale_invariant: bool, qk_norm: bool) -> Diagnosis:
+def diagnose(
+    measured: LengthAttention, *, scale_invariant: bool, qk_norm: bool, transformers: bool = False
+) -> Diagnosis:
     """Hold what was measured at one length to the thresholds above.
 
-    `scale_invariant` and `qk_norm` say whether the model has the transform and normalises queries and
-    keys: what is to be done depends on both.
+    What is to be done depends on the model: whether it has the transform, whether it normalises queries
+    and keys, and whether it is one of transformers, which is converted and calibrated.
     """
     layers = tuple(_layer(measured, layer) for layer in measured.layers)
     found = {finding for layer in layers for finding in layer.findings}
     advice = {
         finding: " ".join(text)
-        for finding, *text in _advice(scale_invariant, qk_norm)
+        for finding, *text in _advice(scale_invariant, qk_norm, transformers)
         if finding in found
     }
     share = torch.stack([layer.share.mean((0, 1)) for layer in measured.layers]).mean(0)
@@ -164,19 +166,26 @@ def _is_spread_out(found: RangeDiagnosis) -> bool:
     return found.part > SPREAD_OUT and found.tokens / found.part >= FEWEST
 
 
-def _advice(scale_invariant: bool, qk_norm: bool) -> Iterator[tuple[str, ...]]:
+def _advice(scale_invariant: bool, qk_norm: bool, transformers: bool) -> Iterator[tuple[str, ...]]:
     """A finding, what it means, and what to do about it."""
-    transform = "train with a scale-invariant scheme (sia train --scheme scale-invariant-p-rope)"
-    if qk_norm:
+    transform = (
+        "convert it to a scale-invariant scheme (huggingface.convert) and train it on"
+        if transformers
+        else "train with a scale-invariant scheme (sia train --scheme scale-invariant-p-rope)"
+    )
+    if transformers:
+        unit = (
+            "Calibrate it: huggingface.measure_scores(model, batches) has mean and spread of every "
+            "head's scores, and with huggingface.convert(model, calibration=...) they are 0 and 1 when "
+            "the transform sees them."
+        )
+    elif qk_norm:
         unit = (
             "Queries and keys are normalised already, so it is what the heads have learned; it matters "
             "only where the slope is far from 0 too."
         )
     else:
-        unit = (
-            "Normalise queries and keys per head (qk_norm=True), or, in a model of transformers, bring "
-            "each head's scores to mean 0 and variance 1 (convert with a calibration)."
-        )
+        unit = "Normalise queries and keys per head: train with qk_norm=True."
     then = "far ranges get" if scale_invariant else "if it were added, far ranges would get"
     yield (
         NARROW_SCORES,
