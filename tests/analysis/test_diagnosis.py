@@ -1,5 +1,8 @@
 """A diagnosis finds what was put into scores, and nothing in scores as the transform wants them."""
 
+import json
+from dataclasses import asdict
+
 import pytest
 import torch
 
@@ -92,3 +95,37 @@ def test_contexts_too_short_for_a_slope():
     (layer,) = diagnose(short, scale_invariant=False, qk_norm=True).layers
     assert layer.slope is None and layer.slopes is None
     assert not {DRIFTS_FAR, STAYS_NEAR} & set(layer.findings)
+
+
+def test_a_head_without_mass_in_a_range_leaves_the_slopes_of_the_others():
+    """Of a steep ALiBi so little falls on far ranges that it is none."""
+    slopes = torch.tensor([0.001, 0.01, 0.02, 3.0])
+    found = diagnose(
+        measured(affine=DistanceAffine.alibi(LENGTH, slopes)), scale_invariant=False, qk_norm=True
+    )
+    low, high = found.layers[0].slopes
+    alone = diagnose(
+        measured(affine=DistanceAffine.alibi(LENGTH, torch.tensor([0.001, 0.01, 0.02, 0.02]))),
+        scale_invariant=False,
+        qk_norm=True,
+    )
+    assert alone.layers[0].slopes[1] == high
+    assert low == pytest.approx(alone.layers[0].slopes[0], rel=0.2)
+
+
+def test_ranges_beyond_a_window_have_no_sparsity_and_can_be_json():
+    def source(tokens, visit):
+        query = torch.randn(1, 2, 500, 8, generator=torch.Generator().manual_seed(0))
+        visit(LayerScores(0, query, query, visibility={"window": 40}))
+        visit(LayerScores(1, query, query))
+
+    (found,) = attention_by_length(source, torch.zeros(1, 500), (500,))
+    near, far = diagnose(found, scale_invariant=False, qk_norm=True).layers
+    assert near.ranges[-1].share == 0
+    assert (near.ranges[-1].tokens, near.ranges[-1].part) == (None, None)
+    assert near.slope is None and near.slopes is None
+    assert far.ranges[-1].part > 0
+    # Over all layers it is that of those which see the range.
+    entropy = found.overall("entropy")[-1].mean
+    assert entropy == pytest.approx(float(found.layers[1].entropy[..., -1].mean()))
+    json.dumps([asdict(near), found.to_dict()], allow_nan=False)

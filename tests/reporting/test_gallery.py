@@ -140,6 +140,19 @@ def test_quantiles_are_standardised():
     assert "spread 2.00 to 2.00" in axes[0].texts[0].get_text()
 
 
+def test_heads_are_told_apart_without_colour_and_none_leaves_the_axes():
+    found = attention_record("rope", heads=4)
+    found["attention"][1]["layers"][1]["scores"]["quantiles"][2] = [-13.5, 0.5, 6.5]
+    figure = quantile_figure(found, 1024)
+    names = [it.get_text() for it in figure.legends[0].get_texts()]
+    assert names == ["N(0, 1)", "head 0", "head 1", "head 2", "head 3"]
+    for axes in figure.axes:
+        lines = axes.get_lines()
+        assert len({(it.get_linestyle(), it.get_marker()) for it in lines}) == 5
+        low, high = axes.get_ylim()
+        assert all(low < y < high for it in lines for y in it.get_ydata())
+
+
 def test_scores_before_rotary_have_a_row_of_their_own():
     found = attention_record("rope")
     for layer in found["attention"][1]["layers"]:
@@ -147,6 +160,10 @@ def test_scores_before_rotary_have_a_row_of_their_own():
     axes = quantile_figure(found, 1024).axes
     assert len(axes) == 4
     assert list(axes[2].get_lines()[1].get_ydata()) == [-2.75, 0.25, 3.25]
+    for layer in found["attention"][1]["layers"]:
+        layer["unrotated_scores"] = None
+    (first, _) = quantile_figure(found, 1024).axes
+    assert first.get_ylabel().startswith("after rotary")
 
 
 def test_lines_through_entropies():

@@ -12,6 +12,7 @@ from .by_length import LayerAttention, LengthAttention, attention_by_length
 from .capture import gpt_scores
 from .diagnosis import Diagnosis, LayerDiagnosis, diagnose
 from .invariance import mass_slope
+from .range_mass import range_log_mass
 from .range_profile import RangeProfile, range_profile
 from .ranges import range_edges
 from .score_statistics import ScoreStatistics, score_statistics
@@ -35,6 +36,7 @@ __all__ = [
     "last_rows",
     "mass_slope",
     "range_edges",
+    "range_log_mass",
     "range_profile",
     "score_statistics",
     "spread_rows",

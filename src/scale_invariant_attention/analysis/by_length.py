@@ -45,7 +45,7 @@ class LayerAttention:
     global_entropy: Tensor  # [C, H]
     recent_share: Tensor  # [C, H], of the nearest tokens
     scores: ScoreStatistics
-    unrotated_scores: ScoreStatistics
+    unrotated_scores: ScoreStatistics | None  # None where they are not known before rotary
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,9 +59,9 @@ class LengthAttention:
     def overall(self, name: str) -> list[Estimate]:
         """A field of the layers, over all of them and all heads: an estimate for each range, or one.
 
-        Its values are the contexts'.
+        Its values are the contexts'. A layer that sees nothing of a range has no entropy to count.
         """
-        stacked = torch.stack([getattr(layer, name) for layer in self.layers]).mean((0, 2))
+        stacked = torch.stack([getattr(layer, name) for layer in self.layers]).nanmean((0, 2))
         return [Estimate(values) for values in stacked.reshape(len(stacked), -1).unbind(1)]
 
     def to_dict(self) -> dict[str, Any]:
@@ -179,7 +179,8 @@ class _Gathering:
             scores.layer, (ScoreGathering(), ScoreGathering())
         )
         rotated.add(scores, rows)
-        unrotated.add(scores.before_rotary, rows)
+        if scores.rotary_known:
+            unrotated.add(scores.before_rotary, rows)
 
     def layers(self) -> tuple[LayerAttention, ...]:
         """All of them, the first one first."""
@@ -198,7 +199,7 @@ class _Gathering:
             global_entropy,
             recent_share,
             rotated.statistics,
-            unrotated.statistics,
+            unrotated.statistics if unrotated.moments.count else None,
         )
 
 
@@ -206,7 +207,9 @@ def _up_to(edges: tuple[int, ...], length: int) -> tuple[int, ...]:
     return (*(edge for edge in edges if edge < length), length)
 
 
-def _score_numbers(statistics: ScoreStatistics) -> dict[str, Any]:
+def _score_numbers(statistics: ScoreStatistics | None) -> dict[str, Any] | None:
+    if statistics is None:
+        return None
     tensors = ("mean", "variance", "skewness", "kurtosis", "quantiles")
     return {
         **{name: _numbers(getattr(statistics, name)) for name in tensors},

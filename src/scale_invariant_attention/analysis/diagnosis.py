@@ -47,21 +47,23 @@ SPREADS_OUT = "spreads out"
 class RangeDiagnosis:
     """A range of distance: its share of attention, and over how many of its tokens that is spread.
 
-    `tokens` is the exponential of the mean entropy; `part` is that over the tokens that are seen.
+    `tokens` is the exponential of the mean entropy; `part` is that over the tokens that are seen. Both
+    are None in a range that no query sees, such as one beyond the window of a layer.
     """
 
     start: int
     stop: int
     share: float
-    tokens: float
-    part: float
+    tokens: float | None
+    part: float | None
 
 
 @dataclass(frozen=True)
 class LayerDiagnosis:
     """One layer: over all its heads, and for those that are farthest out.
 
-    Slopes are None where the context is too short for two ranges beyond the local one.
+    Slopes are None where there are no two ranges with mass beyond the local one, because the context is
+    too short or a window hides them.
     """
 
     layer: int
@@ -70,7 +72,7 @@ class LayerDiagnosis:
     score_spreads: tuple[float, float]  # of the narrowest and the widest head
     kurtosis: float | None  # None where the scores of a head do not vary
     slope: float | None
-    slopes: tuple[float, float] | None  # of the heads, least and greatest
+    slopes: tuple[float, float] | None  # least and greatest, of the heads that have one
     recent_share: float
     ranges: tuple[RangeDiagnosis, ...]
     findings: tuple[str, ...]
@@ -89,17 +91,19 @@ class Diagnosis:
     advice: dict[str, str]
 
 
-def diagnose(measured: LengthAttention, *, scale_invariant: bool, qk_norm: bool) -> Diagnosis:
+def diagnose(
+    measured: LengthAttention, *, scale_invariant: bool, qk_norm: bool, transformers: bool = False
+) -> Diagnosis:
     """Hold what was measured at one length to the thresholds above.
 
-    `scale_invariant` and `qk_norm` say whether the model has the transform and normalises queries and
-    keys: what is to be done depends on both.
+    What is to be done depends on the model: whether it has the transform, whether it normalises queries
+    and keys, and whether it is one of transformers, which is converted and calibrated.
     """
     layers = tuple(_layer(measured, layer) for layer in measured.layers)
     found = {finding for layer in layers for finding in layer.findings}
     advice = {
         finding: " ".join(text)
-        for finding, *text in _advice(scale_invariant, qk_norm)
+        for finding, *text in _advice(scale_invariant, qk_norm, transformers)
         if finding in found
     }
     share = torch.stack([layer.share.mean((0, 1)) for layer in measured.layers]).mean(0)
@@ -116,7 +120,7 @@ def _layer(measured: LengthAttention, layer: LayerAttention) -> LayerDiagnosis:
     variance = scores.variance.mean() + scores.mean.var(unbiased=False)
     spreads = scores.variance.sqrt()
     ranges = tuple(
-        RangeDiagnosis(start, stop, mass, math.exp(entropy), math.exp(entropy) / keys)
+        RangeDiagnosis(start, stop, mass, *_sparsity(entropy, keys))
         for (start, stop), mass, entropy, keys in zip(
             pairwise(measured.edges),
             share.mean(0).tolist(),
@@ -125,7 +129,7 @@ def _layer(measured: LengthAttention, layer: LayerAttention) -> LayerDiagnosis:
             strict=True,
         )
     )
-    known = bool(slopes.isfinite().all())
+    known = slopes[slopes.isfinite()]
     made = LayerDiagnosis(
         layer=layer.layer,
         score_mean=float(scores.mean.mean()),
@@ -133,7 +137,7 @@ def _layer(measured: LengthAttention, layer: LayerAttention) -> LayerDiagnosis:
         score_spreads=(float(spreads.min()), float(spreads.max())),
         kurtosis=_number(scores.kurtosis.mean()),
         slope=_number(slope),
-        slopes=(float(slopes.min()), float(slopes.max())) if known else None,
+        slopes=(float(known.min()), float(known.max())) if len(known) else None,
         recent_share=float(layer.recent_share.mean()),
         ranges=ranges,
         findings=(),
@@ -152,24 +156,36 @@ def _findings(layer: LayerDiagnosis) -> Iterator[str]:
         yield DRIFTS_FAR
     if layer.slope is not None and layer.slope < -SLOPE:
         yield STAYS_NEAR
-    far = [it for it in layer.ranges if it.start >= LOCAL]
-    if any(it.part > SPREAD_OUT and it.tokens / it.part >= FEWEST for it in far):
+    if any(it.start >= LOCAL and _is_spread_out(it) for it in layer.ranges):
         yield SPREADS_OUT
 
 
-def _advice(scale_invariant: bool, qk_norm: bool) -> Iterator[tuple[str, ...]]:
+def _is_spread_out(found: RangeDiagnosis) -> bool:
+    if found.tokens is None or found.part is None:
+        return False
+    return found.part > SPREAD_OUT and found.tokens / found.part >= FEWEST
+
+
+def _advice(scale_invariant: bool, qk_norm: bool, transformers: bool) -> Iterator[tuple[str, ...]]:
     """A finding, what it means, and what to do about it."""
-    transform = "train with a scale-invariant scheme (sia train --scheme scale-invariant-p-rope)"
-    if qk_norm:
+    transform = (
+        "convert it to a scale-invariant scheme (huggingface.convert) and train it on"
+        if transformers
+        else "train with a scale-invariant scheme (sia train --scheme scale-invariant-p-rope)"
+    )
+    if transformers:
+        unit = (
+            "Calibrate it: huggingface.measure_scores(model, batches) has mean and spread of every "
+            "head's scores, and with huggingface.convert(model, calibration=...) they are 0 and 1 when "
+            "the transform sees them."
+        )
+    elif qk_norm:
         unit = (
             "Queries and keys are normalised already, so it is what the heads have learned; it matters "
             "only where the slope is far from 0 too."
         )
     else:
-        unit = (
-            "Normalise queries and keys per head (qk_norm=True), or, in a model of transformers, bring "
-            "each head's scores to mean 0 and variance 1 (convert with a calibration)."
-        )
+        unit = "Normalise queries and keys per head: train with qk_norm=True."
     then = "far ranges get" if scale_invariant else "if it were added, far ranges would get"
     yield (
         NARROW_SCORES,
@@ -216,6 +232,14 @@ def _advice(scale_invariant: bool, qk_norm: bool) -> Iterator[tuple[str, ...]]:
         if scale_invariant
         else f"To sharpen it with distance, {transform}; LogN sharpens it with the context length.",
     )
+
+
+def _sparsity(entropy: float, keys: float) -> tuple[float, float] | tuple[None, None]:
+    """On how many tokens attention falls, and on what part of them; NaN is for ranges nobody sees."""
+    if math.isnan(entropy):
+        return None, None
+    tokens = math.exp(entropy)
+    return tokens, tokens / keys
 
 
 def _number(value: Tensor) -> float | None:

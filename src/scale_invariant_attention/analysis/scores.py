@@ -37,6 +37,7 @@ class LayerScores:
             window, sinks and is_causal.
         query_scale: a factor of the logits, broadcast to ``[B, H, L]``; None is 1.
         unrotated: query and key before rotary; None where nothing rotates.
+        rotary_known: False where it is not known what query and key were before rotary.
 
     >>> query, key = torch.randn(2, 1, 4, 100, 32).unbind()
     >>> scores = LayerScores(0, query, key)
@@ -52,6 +53,7 @@ class LayerScores:
     visibility: Mapping[str, Any] = field(default_factory=dict)
     query_scale: Tensor | None = None
     unrotated: tuple[Tensor, Tensor] | None = None
+    rotary_known: bool = True
 
     def __post_init__(self) -> None:
         self._call()
@@ -64,6 +66,11 @@ class LayerScores:
     @property
     def before_rotary(self) -> "LayerScores":
         """The same layer as if nothing rotated."""
+        if not self.rotary_known:
+            raise NotImplementedError(
+                f"queries and keys of layer {self.layer} are not known before rotary (rotary_known is "
+                f"False): only statistics after it can be had of this model"
+            )
         if self.unrotated is None:
             return self
         query, key = self.unrotated

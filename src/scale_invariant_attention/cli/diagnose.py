@@ -1,15 +1,14 @@
-"""`sia diagnose`: what a trained model's attention does, layer by layer, and what to do about it."""
+"""`sia diagnose`: what a model's attention does, layer by layer, and what to do about it."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ..analysis import Diagnosis, LengthAttention, attention_by_length, diagnose, gpt_scores
+from ..analysis import Diagnosis, LengthAttention, attention_by_length, diagnose
 from ..analysis.by_length import QUERIES, RECENT
 from ..analysis.diagnosis import LayerDiagnosis, RangeDiagnosis
 from ..analysis.invariance import LOCAL
@@ -18,21 +17,26 @@ from ..data import TokenStream, spread_windows
 from ..files import check_writable, replace_file
 from ..provenance import provenance
 from ..reporting.diagnosis_figures import draw_diagnosis
-from ..schemes import ScaleInvariant
-from ..training import TrainedModel, open_trained
-from ..training.corpus import open_corpus
 from ..training.devices import find_device
+from .diagnosed import Diagnosed, open_diagnosed
 from .errors import plain_errors
 from .meter import meter
 from .page import Page
-from .subject import Data, Device, Lengths, Subject, beside, chosen_lengths, described, own_data
+from .subject import Data, Device, Lengths, chosen_lengths
 
 RESULTS = "diagnosis.json"
 FIGURE = "diagnosis.png"
 
 
 def diagnose_command(
-    folder: Subject,
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FOLDER",
+            help="The folder of a run, of one of its checkpoints, of a saved model, or of a model of "
+            "transformers.",
+        ),
+    ],
     lengths: Lengths = None,
     data: Data = None,
     delta: Annotated[
@@ -46,7 +50,10 @@ def diagnose_command(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="The folder for the results; by default RUN/diagnosis."
+            "--output",
+            "-o",
+            help="The folder for the results; by default FOLDER/diagnosis, and FOLDER-diagnosis "
+            "for a model of transformers.",
         ),
     ] = None,
 ) -> None:
@@ -56,33 +63,36 @@ def diagnose_command(
     attention is from scale-invariant, by the slope of its mass against distance, where 0 is invariant;
     and on how many tokens of each range it falls. diagnosis.json has all of it for every length, layer
     and head, and diagnosis.png a picture, where matplotlib is there.
+
+    A model of transformers is opened from its folder alone, converted or not, and reads text with the
+    tokenizer.json beside it.
     """
     page = Page()
-    with plain_errors():
+    with plain_errors(ImportError, NotImplementedError):
         if not delta > 1:
             raise ValueError(f"--delta must be greater than 1, got {delta:g}; 10 is for decades")
         where = find_device(device)
-        trained = open_trained(folder, device=where)
-        wanted = tuple(sorted(set(chosen_lengths(lengths, trained))))
-        name = data or own_data(trained)
-        corpus = open_corpus(name, "validation", trained.model.config.vocab_size)
+        model = open_diagnosed(folder, where)
+        wanted = tuple(sorted(set(chosen_lengths(lengths, model.lengths))))
+        name = data or model.data()
+        corpus = model.corpus(name)
         tokens = _contexts(corpus, wanted, contexts).to(where)
-        results = output or beside(folder, "diagnosis")
+        results = output or model.results
         check_writable(results)
-        page.line(described(trained))
+        page.line(model.described)
         page.line(f"{contexts} texts of {name}, the last {QUERIES} queries of each\n")
         with meter("tokens", contexts * sum(wanted)) as progress:
             measured = attention_by_length(
-                partial(gpt_scores, trained.model), tokens, wanted, ratio=delta, progress=progress
+                model.source, tokens, wanted, ratio=delta, progress=progress
             )
-        found = [_diagnose(trained, it) for it in measured]
+        found = [_diagnose(model, it) for it in measured]
         _print_lengths(page, measured, found)
         _print_layers(page, found[-1])
         _print_ranges(page, found[-1])
         _print_findings(page, found[-1])
-        _write(results / RESULTS, trained, name, corpus, contexts, measured, found)
+        _write(results / RESULTS, model, name, corpus, contexts, measured, found)
         page.line(f"\n{results / RESULTS}")
-        _draw(page, results / FIGURE, trained, found)
+        _draw(page, results / FIGURE, model.title, found)
 
 
 def _contexts(corpus: TokenStream, lengths: Sequence[int], count: int) -> Any:
@@ -94,12 +104,12 @@ def _contexts(corpus: TokenStream, lengths: Sequence[int], count: int) -> Any:
         raise ValueError(f"--lengths do not go with the data: {error}") from error
 
 
-def _diagnose(trained: TrainedModel, measured: LengthAttention) -> Diagnosis:
-    model = trained.model
+def _diagnose(model: Diagnosed, measured: LengthAttention) -> Diagnosis:
     return diagnose(
         measured,
-        scale_invariant=isinstance(model.scheme.distance, ScaleInvariant),
-        qk_norm=model.config.qk_norm,
+        scale_invariant=model.scale_invariant,
+        qk_norm=model.qk_norm,
+        transformers=model.transformers,
     )
 
 
@@ -161,7 +171,7 @@ def _print_ranges(page: Page, found: Diagnosis) -> None:
 
 
 def _range(found: RangeDiagnosis) -> str:
-    return f"{found.share:.1%} on {found.part:.0%}"
+    return "unseen" if found.part is None else f"{found.share:.1%} on {found.part:.0%}"
 
 
 def _print_findings(page: Page, found: Diagnosis) -> None:
@@ -183,7 +193,7 @@ def _signed(value: float | None) -> str:
 
 def _write(
     path: Path,
-    trained: TrainedModel,
+    model: Diagnosed,
     data: str,
     corpus: TokenStream,
     contexts: int,
@@ -191,9 +201,9 @@ def _write(
     found: Sequence[Diagnosis],
 ) -> None:
     contents: dict[str, Any] = {
-        "model": str(trained.path),
-        "unfinished_at_step": trained.unfinished,
-        "config": trained.model.config.to_dict(),
+        "model": str(model.path),
+        "unfinished_at_step": model.unfinished,
+        "config": dict(model.config),
         "data": {"name": data, "split": "validation", "fingerprint": corpus.fingerprint()},
         "contexts": contexts,
         "recent": RECENT,
@@ -204,14 +214,11 @@ def _write(
     replace_file(path, (json.dumps(contents, indent=1, allow_nan=False) + "\n").encode())
 
 
-def _draw(page: Page, path: Path, trained: TrainedModel, found: Sequence[Diagnosis]) -> None:
-    config = trained.model.config
+def _draw(page: Page, path: Path, title: str, found: Sequence[Diagnosis]) -> None:
     # That of an earlier diagnosis would not belong to these results.
     path.unlink(missing_ok=True)
     try:
-        picture = draw_diagnosis(
-            asdict(found[-1]), title=f"Attention of {config.scheme or 'a scheme of its own'}"
-        )
+        picture = draw_diagnosis(asdict(found[-1]), title=title)
     except ModuleNotFoundError as missing:
         page.line(f"No figure: {missing}")
     else:

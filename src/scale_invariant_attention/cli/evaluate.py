@@ -21,7 +21,17 @@ from ..training.devices import find_device
 from .errors import plain_errors
 from .meter import meter
 from .page import Page
-from .subject import Data, Device, Lengths, Subject, beside, chosen_lengths, described, own_data
+from .subject import (
+    Data,
+    Device,
+    Lengths,
+    Subject,
+    beside,
+    chosen_lengths,
+    described,
+    own_data,
+    own_lengths,
+)
 
 TOKENS = 65_536
 RESULTS = "evaluation.json"
@@ -51,7 +61,7 @@ def evaluate(
     with plain_errors():
         where = find_device(device)
         trained = open_trained(folder, device=where)
-        wanted = chosen_lengths(lengths, trained)
+        wanted = chosen_lengths(lengths, own_lengths(trained))
         name = data or own_data(trained)
         corpus = open_corpus(name, "validation", trained.model.config.vocab_size)
         same = _same_tokens(corpus, wanted, tokens)

@@ -25,7 +25,17 @@ from ..training.training_data import HELD_OUT, NEEDLES
 from .errors import plain_errors
 from .meter import meter
 from .page import Page
-from .subject import Data, Device, Lengths, Subject, beside, chosen_lengths, described, own_data
+from .subject import (
+    Data,
+    Device,
+    Lengths,
+    Subject,
+    beside,
+    chosen_lengths,
+    described,
+    own_data,
+    own_lengths,
+)
 
 RESULTS = "needles.json"
 FIGURE = "needles.png"
@@ -68,7 +78,7 @@ def needle(
     with plain_errors():
         where = find_device(device)
         trained = open_trained(folder, device=where)
-        wanted = chosen_lengths(lengths, trained)
+        wanted = chosen_lengths(lengths, own_lengths(trained))
         edges = _edges(depths)
         name = data or own_data(trained)
         corpus = open_corpus(name, "validation", trained.model.config.vocab_size)

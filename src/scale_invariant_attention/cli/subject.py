@@ -34,10 +34,15 @@ Data = Annotated[
 Device = Annotated[str | None, typer.Option(help="By default a GPU if there is one, else the CPU.")]
 
 
-def chosen_lengths(given: str | None, trained: TrainedModel) -> tuple[int, ...]:
-    """Those that were given, or else those that a run validates at."""
+def own_lengths(trained: TrainedModel) -> tuple[int, ...]:
+    """Those that a run validates at."""
+    return LENGTHS if trained.training is None else trained.training.validation_lengths
+
+
+def chosen_lengths(given: str | None, own: tuple[int, ...]) -> tuple[int, ...]:
+    """Those that were given, or else a model's own."""
     if given is None:
-        return LENGTHS if trained.training is None else trained.training.validation_lengths
+        return own
     try:
         return tuple(map(int, given.split(",")))
     except ValueError as error:

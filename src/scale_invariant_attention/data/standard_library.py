@@ -21,7 +21,7 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from .encoding import Bytes, encode_documents
+from .encoding import Bytes, Encoding, encode_documents
 from .splits import check_split, side
 from .tokens import TokenStream
 
@@ -34,11 +34,12 @@ GENERATED = frozenset({"encodings", "pydoc_data"})
 VALIDATION = 0.1
 
 
-def standard_library(split: str | None = None) -> TokenStream:
-    """The corpus as bytes, each file a document after a byte 0, sorted by path.
+def standard_library(split: str | None = None, encoding: Encoding | None = None) -> TokenStream:
+    """The corpus as tokens, each file a document after the token that starts one, sorted by path.
 
     Args:
         split: "train", "validation" (a tenth of the files), or None for both.
+        encoding: what makes tokens of text; None is bytes, with a byte 0 before every document.
 
     >>> corpus = standard_library("validation")
     >>> corpus.vocab_size
@@ -52,7 +53,7 @@ def standard_library(split: str | None = None) -> TokenStream:
         for name, text in source_files()
         if split is None or side(name.encode(), VALIDATION) == split
     ]
-    encoding = Bytes()
+    encoding = Bytes() if encoding is None else encoding
     return TokenStream(
         encode_documents(encoding, documents),
         vocab_size=encoding.vocab_size,

@@ -7,7 +7,7 @@ from .attention import range_entropies
 from .curves import Point, count_axis, draw_points
 from .figures import new_figure
 from .losses import Record, scheme_of
-from .styles import TITLES, style
+from .styles import MARKERS, TITLES, style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,6 +22,9 @@ PANELS = (
 # Schedules of Gaussian scores look like the models that have them.
 SCHEDULES = {"plain": "p-rope", "logn": "logn-p-rope", "scale-invariant": "scale-invariant-p-rope"}
 SCHEDULE_TITLES = {"plain": "plain", "logn": "LogN, s = 0.4", "scale-invariant": "scale-invariant"}
+
+# Quantile plots reach at least so many standard deviations to both sides.
+REACH = 5.0
 
 # The lines of one panel, by scheme.
 Panel = dict[str, list[Point]]
@@ -86,14 +89,16 @@ def _panels(records: Mapping[str, Record]) -> list[Panel]:
 def quantile_figure(record: Record, length: int) -> "Figure":
     """Quantiles of every head's scores, standardised, against a Gaussian's: after and before rotary.
 
-    A scheme that rotates nothing has one row.
+    One row is left where nothing rotates, and where scores before rotary are not known.
     """
     (entry,) = [it for it in record["attention"] if it["length"] == length]
     layers: Sequence[Mapping[str, Any]] = entry["layers"]
     rows = [("after rotary", "scores"), ("before rotary", "unrotated_scores")]
-    if all(layer["scores"] == layer["unrotated_scores"] for layer in layers):
+    if any(layer["unrotated_scores"] is None for layer in layers):
+        rows = rows[:1]
+    elif all(layer["scores"] == layer["unrotated_scores"] for layer in layers):
         rows = [("nothing rotates", "scores")]
-    figure = new_figure(2.4 * len(layers) + 0.6, 0.8 + 2.3 * len(rows))
+    figure = new_figure(2.4 * len(layers) + 1.4, 0.8 + 2.3 * len(rows))
     grid = figure.subplots(len(rows), len(layers), sharex=True, sharey=True, squeeze=False)
     for line, (title, name) in zip(grid, rows, strict=True):
         for axes, layer in zip(line, layers, strict=True):
@@ -103,12 +108,24 @@ def quantile_figure(record: Record, length: int) -> "Figure":
         axes.set_title(f"layer {layer['layer']}", fontsize=10)
     for axes in grid[-1]:
         axes.set_xlabel("quantiles of N(0, 1)")
+    # All panels share their axes: from here on nothing lies outside of them.
+    farthest = max(abs(y) for axes in grid.flat for it in axes.get_lines() for y in it.get_ydata())
+    reach = max(REACH, 1.05 * farthest)
+    grid[0, 0].set_xlim(-3.2, 3.2)
+    grid[0, 0].set_ylim(-reach, reach)
+    figure.legend(
+        *grid[0, 0].get_legend_handles_labels(),
+        loc="outside right upper",
+        fontsize=8,
+        frameon=False,
+        handlelength=3.5,
+    )
     return figure
 
 
 def _draw_quantiles(axes: Any, scores: Mapping[str, Any]) -> None:
     normal = scores["normal_quantiles"]
-    axes.plot([-3, 3], [-3, 3], color="0.6", linewidth=1)
+    axes.plot([-3, 3], [-3, 3], color="0.6", linewidth=1, label="N(0, 1)")
     for head, (mean, variance, quantiles) in enumerate(
         zip(scores["mean"], scores["variance"], scores["quantiles"], strict=True)
     ):
@@ -118,7 +135,12 @@ def _draw_quantiles(axes: Any, scores: Mapping[str, Any]) -> None:
             [(it - mean) / spread for it in quantiles],
             color=_SHADES[head % len(_SHADES)],
             linestyle=_LINES[head % len(_LINES)],
-            linewidth=1.4,
+            linewidth=1.2,
+            marker=MARKERS[head % len(MARKERS)],
+            markersize=4,
+            # Heads that run together have their markers one after the other.
+            markevery=(2 * head % _APART, _APART),
+            label=f"head {head}",
         )
     low, high = (f(scores["variance"]) ** 0.5 for f in (min, max))
     axes.text(
@@ -130,10 +152,9 @@ def _draw_quantiles(axes: Any, scores: Mapping[str, Any]) -> None:
         va="top",
         fontsize=7,
     )
-    axes.set_xlim(-3.2, 3.2)
-    axes.set_ylim(-4.2, 4.2)
     axes.grid(alpha=0.3)
 
 
 _SHADES = ("#000000", "#0072b2", "#d55e00", "#009e73")
 _LINES = ("-", "--", "-.", ":")
+_APART = 8  # quantiles from marker to marker

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .figures import as_png, new_figure
-
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
+from .styles import MARKERS
 
 
 def draw_diagnosis(found: Mapping[str, Any], *, title: str) -> bytes:
@@ -20,7 +19,9 @@ def draw_diagnosis(found: Mapping[str, Any], *, title: str) -> bytes:
         middles = [math.sqrt(it["start"] * it["stop"]) for it in far]
         per_decade = [it["share"] / math.log10(it["stop"] / it["start"]) for it in far]
         mass.plot(middles, per_decade, **look)
-        sparsity.plot(middles, [it["part"] for it in far], **look)
+        # A range that no query sees has no part, and leaves a gap.
+        parts = [math.nan if it["part"] is None else it["part"] for it in far]
+        sparsity.plot(middles, parts, **look)
         low, high = layer["score_spreads"]
         scores.errorbar(
             [layer["layer"]],

@@ -23,6 +23,9 @@ _LOOKS = {
 }
 OURS = "scale-invariant-p-rope"
 
+# Of lines that are numbered, such as layers and heads.
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
+
 # What the paper's tables call them.
 TITLES: Mapping[str, str] = MappingProxyType(
     {

@@ -1,25 +1,27 @@
 """The corpus that a configuration names, for training or for validation."""
 
-from ..data import TokenStream, open_shards, standard_library, text_files
+from ..data import Encoding, TokenStream, open_shards, standard_library, text_files
 from ..data.noted_encoding import BYTES, NotedEncoding, shards_encoding
 
 STANDARD_LIBRARY = "standard-library"
 
 
-def open_corpus(data: str, split: str, vocab_size: int) -> TokenStream:
+def open_corpus(
+    data: str, split: str, vocab_size: int, encoding: Encoding | None = None
+) -> TokenStream:
     """The tokens of a split, "train" or "validation", checked against the model's vocabulary.
 
-    `data` is "standard-library", "text:FOLDER" for text files as bytes, or "shards:FOLDER" for token
-    shards.
+    `data` is "standard-library", "text:FOLDER" for text files, or "shards:FOLDER" for token shards. Text
+    becomes tokens by `encoding`; None is bytes.
 
     >>> len(open_corpus("standard-library", "validation", vocab_size=256)) > 100_000
     True
     """
     kind, _, place = data.partition(":")
     if data == STANDARD_LIBRARY:
-        corpus = standard_library(split)
+        corpus = standard_library(split, encoding)
     elif kind == "text" and place:
-        corpus = text_files(place, split=split)
+        corpus = text_files(place, split=split, encoding=encoding or "bytes")
     elif kind == "shards" and place:
         corpus = open_shards(place, split)
     else:

@@ -71,6 +71,6 @@ def test_a_model_of_transformers_is_diagnosed():
     source = partial(transformers_scores, tiny())
     short, long = attention_by_length(source, some_tokens(2, 64), (32, 64))
     assert (short.length, long.length) == (32, 64)
-    found = diagnose(long, scale_invariant=False, qk_norm=False)
+    found = diagnose(long, scale_invariant=False, qk_norm=False, transformers=True)
     assert "wide scores" in found.advice
-    assert "convert with a calibration" in found.advice["wide scores"]
+    assert "huggingface.measure_scores(" in found.advice["wide scores"]

@@ -13,6 +13,7 @@ from .attention import OBSERVER
 from .placing import Placing
 from .settings import IMPLEMENTATION
 from .slots import NAME, Slots, is_attention
+from .unrotated import unrotated
 
 
 @torch.no_grad()
@@ -22,9 +23,10 @@ def transformers_scores(
     """Read tokens ``[B, L]`` and call `visit` with every layer's scores, the first layer first.
 
     ``functools.partial(transformers_scores, model)`` is a :class:`ScoreSource`, so that all of
-    `analysis` works for models of transformers. Scores are as the layer's scheme gets them: rotated,
-    with the factors of LogN and of a calibration. What they are before rotary is not known here, and a
-    learned sink (gpt-oss) is not among the keys.
+    `analysis` works for models of transformers. Scores are as the layer's scheme gets them, with the
+    factors of LogN and of a calibration, after rotary and before it; of a family that does not hand its
+    layers a rotary embedding they are not known before it. A learned sink (gpt-oss) is not among the
+    keys.
 
     Args:
         model: a causal language model of transformers; it is left as it was.
@@ -51,6 +53,10 @@ def observed(model: Any, visit: Callable[[LayerScores], object]) -> Iterator[Non
     plain = implementation != IMPLEMENTATION
     # Also those of a converted model that was switched to another implementation.
     slots_before = {module: module._modules[NAME] for module in attention if hasattr(module, NAME)}
+    before_rotary: dict[nn.Module, tuple[Tensor, Tensor] | None] = {}
+
+    def look_before(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        before_rotary[module] = unrotated(module, arguments, named)
 
     def observe(
         module: nn.Module,
@@ -61,9 +67,23 @@ def observed(model: Any, visit: Callable[[LayerScores], object]) -> Iterator[Non
         scale: float | None,
     ) -> None:
         layer: Any = module.layer_idx
-        affine = slots.tables(placing, query)
-        visit(LayerScores(layer, query, key, affine, scale, placing.visibility))
+        before = before_rotary.pop(module)
+        visit(
+            LayerScores(
+                layer,
+                query,
+                key,
+                slots.tables(placing, query),
+                scale,
+                placing.visibility,
+                unrotated=before,
+                rotary_known=before is not None,
+            )
+        )
 
+    hooks = [
+        module.register_forward_pre_hook(look_before, with_kwargs=True) for module in attention
+    ]
     try:
         model.eval()
         model.set_attn_implementation(IMPLEMENTATION)
@@ -73,6 +93,8 @@ def observed(model: Any, visit: Callable[[LayerScores], object]) -> Iterator[Non
                 setattr(module, NAME, Slots(Scheme(), model.config.num_attention_heads))
         yield
     finally:
+        for hook in hooks:
+            hook.remove()
         for module in attention:
             module.__dict__.pop(OBSERVER, None)
             if plain and NAME in module._modules:
