@@ -10,8 +10,10 @@ if find_spec("transformers") is None:
         "src/scale_invariant_attention/integrations/huggingface/*",
         "tests/integrations/huggingface/*",
         # What uses the integration from elsewhere.
+        "src/scale_invariant_attention/cli/diagnosed_transformers.py",
         "src/scale_invariant_attention/experiments/conversions.py",
         "src/scale_invariant_attention/experiments/table4.py",
+        "tests/cli/test_diagnose_transformers.py",
         "tests/cli/test_export.py",
         "tests/experiments/test_conversions.py",
         "tests/reporting/test_conversion_section.py",
