@@ -115,7 +115,7 @@ def test_162m_is_fine_tuned_to_find_needles_and_tested(tmp_path, encoded_text):
         *("--lengths", "4096,8192", "--examples", "1", "--device", "cpu"),
         *(
             "--before",
-            ",".join(f"{name.replace('-', '_')}={value}" for name, value in before.items()),
+            " ".join(f"{name}={value}" for name, value in before.items()),
         ),
         *("--runs", str(tmp_path / "runs"), "--results", str(results)),
         *options({**tuned, "precision": "float32", "compile": "false"}),

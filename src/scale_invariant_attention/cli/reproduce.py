@@ -17,7 +17,7 @@ from ..reporting.attention import recent_shares
 from ..reporting.losses import Record, losses_of, option_of, scheme_of
 from ..reporting.reproduction import page_and_figures
 from ..reporting.shares import needles_found, values_recalled
-from ..training.fields import parse_options
+from ..training.fields import parse_fields
 from . import reproducing as common
 from .converting import print_configurations, reproduce_conversions
 from .errors import plain_errors
@@ -70,7 +70,7 @@ def reproduce_table2(
     before: Annotated[
         str | None,
         typer.Option(
-            metavar="FIELD=VALUE,...",
+            metavar="'FIELD=VALUE ...'",
             help="Fields of the trainings that the fine-tunings start from, if not those of table1.",
         ),
     ] = None,
@@ -90,7 +90,7 @@ def reproduce_table2(
     tuning = table2.FINE_TUNING[request.scale]
     tuning = replace(tuning, evaluation=request.measuring(tuning.evaluation, examples=examples))
     names = scheme_names(chosen)
-    earlier = made(lambda: parse_options("--before", before or ""))
+    earlier = made(lambda: parse_fields([f"--{part}" for part in (before or "").split()]))
     trials = made(
         lambda: table2.trials(
             SCALES[request.scale], tuning, names, tuple(range(seeds)), request.changes, earlier
