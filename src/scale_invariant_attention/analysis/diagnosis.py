@@ -177,7 +177,8 @@ def _advice(scale_invariant: bool, qk_norm: bool, transformers: bool) -> Iterato
         unit = (
             "Calibrate it: huggingface.measure_scores(model, batches) has mean and spread of every "
             "head's scores, and with huggingface.convert(model, calibration=...) they are 0 and 1 when "
-            "the transform sees them."
+            "the transform sees them. Measure it without a calibration: a new one takes the place of "
+            "the old one."
         )
     elif qk_norm:
         unit = (

@@ -1,11 +1,13 @@
 """Scores are measured as a loop over pairs would, and calibrated scores have mean 0 and spread 1."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
 from hugging_face_models import converted, left_padded, some_tokens, tiny
 
+from scale_invariant_attention import DistanceAffine
 from scale_invariant_attention.integrations import huggingface
 
 LENGTH = 37
@@ -39,12 +41,30 @@ def test_the_first_layers_scores_are_calibrated_exactly():
     huggingface.convert(model, calibration=measured)
     calibrated = huggingface.measure_scores(model, batches)
     torch.testing.assert_close(calibrated.spread[0], torch.ones(4).double(), rtol=1e-4, atol=1e-4)
-    # The offset is part of the bias, behind the measurement.
-    torch.testing.assert_close(
-        calibrated.mean[0], (measured.mean / measured.spread)[0], rtol=1e-3, atol=1e-4
-    )
+    assert measured.mean[0].abs().min() > 0.01
+    torch.testing.assert_close(calibrated.mean[0], torch.zeros(4).double(), rtol=0, atol=1e-4)
     huggingface.convert(model, calibration=measured.without_mean)
     assert "mean" not in model.config.scale_invariant_attention["calibration"]
+
+
+def test_a_mean_moves_scores_and_leaves_logits_as_the_model_has_them():
+    calibration = huggingface.Calibration(0.5 + torch.rand(2, 4), torch.randn(2, 4))
+    model, seen = converted(calibration=calibration).double(), []
+    huggingface.transformers_scores(model, some_tokens(2, LENGTH), seen.append)
+    for layer, scores in zip(model.model.layers, seen, strict=True):
+        shift = layer.self_attn.position_scheme.shift("cpu").unsqueeze(-1)
+        gain, bias = scores.affine.gain, scores.affine.bias
+        in_bias = replace(
+            scores,
+            query=scores.query[..., :-1],
+            key=scores.key[..., :-1],
+            affine=DistanceAffine(gain, bias + gain * shift),
+            unrotated=None,
+        )
+        for found, expected in zip(scores.tiles(), in_bias.tiles(), strict=True):
+            torch.testing.assert_close(found.logits, expected.logits, rtol=1e-9, atol=1e-9)
+            moved = (found.scores - expected.scores).amax((0, 2, 3))
+            torch.testing.assert_close(moved, shift[:, 0], rtol=1e-9, atol=1e-9)
 
 
 def test_padding_is_not_measured():

@@ -12,6 +12,7 @@ from transformers import (
     GPT2Config,
     Phi3Config,
     PhiConfig,
+    Qwen3NextConfig,
     StaticCache,
     T5Config,
 )
@@ -86,6 +87,32 @@ def test_a_model_that_the_settings_of_another_were_given_to():
     model.set_attn_implementation("scale_invariant")
     with pytest.raises(ValueError, match=r"was not.*build it from such a config"):
         model(some_tokens(1, 5))
+
+
+def test_a_part_of_a_model():
+    whole = tiny()
+    with pytest.raises(
+        NotImplementedError, match=r"LlamaModel may be a part.*convert the whole one"
+    ):
+        huggingface.convert(whole.model)
+    assert "scale_invariant_attention" not in whole.config.to_dict()
+
+
+def test_layers_without_attention_are_not_calibrated():
+    config = Qwen3NextConfig(
+        **{**SMALL, "num_hidden_layers": 4},
+        num_key_value_heads=1,
+        head_dim=16,
+        intermediate_size=32,
+        num_experts=0,
+        linear_num_key_heads=2,
+        linear_num_value_heads=2,
+        linear_key_head_dim=8,
+        linear_value_head_dim=8,
+    )
+    model = huggingface.convert(AutoModelForCausalLM.from_config(config))
+    with pytest.raises(NotImplementedError, match=r"layers \[0, 1, 2\] .* have no attention"):
+        huggingface.measure_scores(model, [some_tokens(1, 12)])
 
 
 def test_what_is_no_model_of_transformers():

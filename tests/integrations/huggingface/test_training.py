@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from hugging_face_models import by_definition, converted, left_padded, some_tokens
+from hugging_face_models import FAMILIES, by_definition, converted, left_padded, some_tokens
 from transformers import DataCollatorWithFlattening, Trainer, TrainingArguments
 
 LENGTH = 19
@@ -87,6 +87,30 @@ def test_trainer(tmp_path):
     with torch.no_grad():
         ids = some_tokens(1, LENGTH)
         assert torch.equal(loaded(ids).logits, model.eval()(ids).logits)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_makes_a_step_of_trainer_and_one_of_adapters(family, tmp_path):
+    peft = pytest.importorskip("peft")
+    model = converted(family)
+    before = copy.deepcopy(model.state_dict())
+    run = trainer(model, tmp_path, examples(2), max_steps=1)
+    assert 0 < run.train().training_loss < 20
+    assert all(not torch.equal(model.state_dict()[name], before[name]) for name in before)
+
+    config = peft.LoraConfig(
+        task_type="CAUSAL_LM",
+        r=2,
+        target_modules=r".*\.(q_proj|v_proj|query_key_value)",
+        init_lora_weights=False,
+    )
+    wrapped = peft.get_peft_model(converted(family), config)
+    before = copy.deepcopy(wrapped.state_dict())
+    run = trainer(wrapped, tmp_path, examples(2), max_steps=1)
+    assert 0 < run.train().training_loss < 20
+    after = wrapped.state_dict()
+    changed = {name for name in before if not torch.equal(after[name], before[name])}
+    assert changed and all("lora" in name for name in changed)
 
 
 def test_trainer_with_packed_sequences(tmp_path):

@@ -94,6 +94,12 @@ def measure_scores(
             read += 1
     if read == 0:
         raise ValueError("batches must hold at least one batch of tokens, got none")
+    without = [layer for layer, found in enumerate(gathered) if not found.moments.count]
+    if without:
+        raise NotImplementedError(
+            f"layers {without} of {type(model).__name__} have no attention whose scores could be "
+            "measured: calibration is for models in which every layer attends"
+        )
     moments = [layer.moments for layer in gathered]
     return Calibration(
         torch.stack([layer.spread.cpu() for layer in moments]),

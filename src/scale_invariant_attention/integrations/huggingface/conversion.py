@@ -15,6 +15,8 @@ from .settings import IMPLEMENTATION, Settings
 from .slots import fill, is_attention, slots_for
 
 ORIGINAL = ("rope_parameters", "max_position_embeddings")
+# Its layers make masks of their own, which are not those of positions.
+OWN_MASKS = ("doge",)
 # Their attention layers fix how many dimensions turn when they are built.
 FIXED_ROTARY_WIDTH = ("phi", "stablelm", "persimmon")
 
@@ -103,7 +105,13 @@ def _checked_config(model: Any) -> Any:
         )
     if config.get_text_config() is not config:
         raise NotImplementedError(
-            f"{type(model).__name__} is a model of several: convert its language model alone"
+            f"{type(model).__name__} is a model of several: open its language model by a class of its "
+            "own (such as Gemma3ForCausalLM), and convert that"
+        )
+    if model.base_model is model:
+        raise NotImplementedError(
+            f"{type(model).__name__} may be a part of another model, whose config would not be "
+            "changed: convert the whole one (such as LlamaForCausalLM), and its parts change too"
         )
     if not getattr(config, "rope_parameters", None):
         raise NotImplementedError(
@@ -204,6 +212,11 @@ def _check_attention(model: Any, attention: list[nn.Module], config: Any) -> Non
             f"the attention of {type(model).__name__} does not go through transformers' registry of "
             "attention functions, so it cannot be replaced"
         )
+    if config.model_type in OWN_MASKS:
+        raise NotImplementedError(
+            f"the layers of {type(model).__name__} choose keys by masks of their own, and the schemes "
+            "are for causal attention: convert another model"
+        )
     if getattr(config, "attn_logit_softcapping", None) is not None:
         raise NotImplementedError(
             f"{type(model).__name__} has a soft cap on scores (config.attn_logit_softcapping = "
@@ -232,7 +245,13 @@ def _check_rotary(scheme: str, config: Any, parameters: dict[str, Any]) -> None:
 
 
 def _head_dim(config: Any) -> int:
-    given = getattr(config, "head_dim", None)
+    try:
+        given = getattr(config, "head_dim", None)
+    except RuntimeError as error:
+        raise NotImplementedError(
+            f"the layers of {config.model_type!r} have heads of several sizes, and a rotary is written "
+            "for one: convert a model whose heads are all alike"
+        ) from error
     return int(given or config.hidden_size // config.num_attention_heads)
 
 

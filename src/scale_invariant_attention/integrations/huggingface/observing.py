@@ -67,16 +67,18 @@ def observed(model: Any, visit: Callable[[LayerScores], object]) -> Iterator[Non
         scale: float | None,
     ) -> None:
         layer: Any = module.layer_idx
-        before = before_rotary.pop(module)
+        # Known once: a layer that attends twice shows the second time without it.
+        before = before_rotary.pop(module, None)
+        scale = query.shape[-1] ** -0.5 if scale is None else scale
+        shift = slots.shift(query.device)
         visit(
             LayerScores(
                 layer,
-                query,
-                key,
-                slots.tables(placing, query),
+                *_shifted(query, key, shift, scale),
+                slots.tables_of_scheme(placing, query),
                 scale,
                 placing.visibility,
-                unrotated=before,
+                unrotated=None if before is None else _shifted(*before, shift, scale),
                 rotary_known=before is not None,
             )
         )
@@ -103,3 +105,13 @@ def observed(model: Any, visit: Callable[[LayerScores], object]) -> Iterator[Non
                 setattr(module, NAME, slots_before[module])
         model.set_attn_implementation(implementation)
         model.train(training)
+
+
+def _shifted(
+    query: Tensor, key: Tensor, shift: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Query and key with a dimension more, which adds each head's shift to its scores."""
+    if shift is None:
+        return query, key
+    factor = (shift / scale).to(query.dtype)[:, None, None].expand(*query.shape[:-1], 1)
+    return torch.cat([query, factor], -1), torch.cat([key, torch.ones_like(key[..., :1])], -1)

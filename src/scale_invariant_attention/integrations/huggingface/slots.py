@@ -95,24 +95,41 @@ class Slots(nn.Module):
         return self.distance.tau if isinstance(self.distance, ScaleInvariantTables) else None
 
     def tables(self, placing: Placing, query: Tensor) -> DistanceAffine:
-        """Gain and bias for every distance of a call."""
-        length, dtype = placing.span(), compute_dtype(query.dtype)
+        """Gain and bias for every distance of a call, for scores from which no mean was taken."""
+        gain, bias = self._tables_of_scheme(placing, query)
+        shift = self.shift(query.device)
+        if shift is not None:
+            bias = bias + gain * shift.unsqueeze(-1)
+        return _in_dtype(gain, bias, query)
+
+    def tables_of_scheme(self, placing: Placing, query: Tensor) -> DistanceAffine:
+        """Gain and bias for every distance of a call, for calibrated scores."""
+        return _in_dtype(*self._tables_of_scheme(placing, query), query)
+
+    def shift(self, device: torch.device) -> Tensor | None:
+        """What a calibration adds to the scaled scores of each head, float64 ``[heads]``."""
+        if self.mean is None or self.spread is None:
+            return None
+        mean, spread = torch.tensor([self.mean, self.spread], dtype=torch.float64, device=device)
+        shift: Tensor = -mean / spread
+        return shift
+
+    def _tables_of_scheme(self, placing: Placing, query: Tensor) -> tuple[Tensor, Tensor]:
+        length = placing.span()
         tau = self._tau(query.device)
         if isinstance(tau, Tensor):
             affine = DistanceAffine.scale_invariant(
                 length, tau, device=query.device, dtype=torch.float64
             )
-            gain, bias = affine.gain, affine.bias
-        else:
-            gain, bias = self.distance(
-                torch.arange(length, dtype=torch.float64, device=query.device)
-            )
-        if self.mean is not None and self.spread is not None:
-            statistics = torch.tensor(
-                [self.mean, self.spread], dtype=torch.float64, device=query.device
-            )
-            bias = bias - gain * (statistics[0] / statistics[1]).unsqueeze(-1)
-        return DistanceAffine(gain.to(dtype), bias.to(dtype))
+            return affine.gain, affine.bias
+        distances = torch.arange(length, dtype=torch.float64, device=query.device)
+        found: tuple[Tensor, Tensor] = self.distance(distances)
+        return found
+
+
+def _in_dtype(gain: Tensor, bias: Tensor, query: Tensor) -> DistanceAffine:
+    dtype = compute_dtype(query.dtype)
+    return DistanceAffine(gain.to(dtype), bias.to(dtype))
 
 
 def slots_for(settings: Settings, heads: int, layer: int) -> Slots:
