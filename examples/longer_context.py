@@ -36,7 +36,7 @@ def show_losses(name: str, model: PreTrainedModel) -> None:
     found = []
     for length in (LENGTH, 4 * LENGTH, 16 * LENGTH):
         text = spread_windows(standard_library("validation"), length, 2**14 // length)
-        losses = [model.eval()(rows, labels=rows).loss.item() for rows in text.split(8)]
+        losses = [model(rows, labels=rows).loss.item() for rows in text.split(4096 // length)]
         found.append(f"{sum(losses) / len(losses):.3f} at {length:,}")
     print(f"{name}: loss {', '.join(found)}", flush=True)
 
