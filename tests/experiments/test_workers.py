@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 ENDLESS = """
+import signal
 import sys
 from pathlib import Path
 from tiny_training import tiny_config
@@ -19,6 +20,8 @@ from scale_invariant_attention.experiments.evaluations import LossEvaluation
 from scale_invariant_attention.experiments.trials import Trial
 
 if __name__ == "__main__":
+    # What runs tests in the background may have interrupts ignored, which is inherited.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     folder = Path(sys.argv[1])
     config = tiny_config(steps=10**6, checkpoint_every=10**6)
     trial = Trial("endless", config, LossEvaluation((32,), 32))
@@ -73,7 +76,7 @@ def test_workers_save_and_end_with_the_process_that_started_them(tmp_path, endle
     workers = workers_of(endless)
     assert workers
     endless.send_signal(number)
-    endless.wait()
+    endless.wait(timeout=60)
     wait_until(lambda: are_gone(workers))
     (saved,) = (tmp_path / "endless" / "checkpoints").glob("step-*")
     assert int(saved.name.removeprefix("step-")) >= 1
