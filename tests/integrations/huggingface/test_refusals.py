@@ -8,6 +8,7 @@ from transformers import (
     AutoModelForCausalLM,
     BertConfig,
     BloomConfig,
+    DogeConfig,
     Gemma3TextConfig,
     GPT2Config,
     Phi3Config,
@@ -96,6 +97,12 @@ def test_a_part_of_a_model():
     ):
         huggingface.convert(whole.model)
     assert "scale_invariant_attention" not in whole.config.to_dict()
+
+
+def test_masks_that_layers_make_themselves():
+    config = DogeConfig(**SMALL, intermediate_size=32, pad_token_id=0)
+    with pytest.raises(NotImplementedError, match="masks of their own"):
+        huggingface.convert(AutoModelForCausalLM.from_config(config))
 
 
 def test_layers_without_attention_are_not_calibrated():
