@@ -77,14 +77,17 @@ def trials() -> list[Trial]:
 
 
 def recall_trials() -> list[Trial]:
-    """Those of the recall experiment with half the width and fewer steps, of the same schemes.
+    """Those of the recall experiment with half the width, more values and fewer steps.
 
     >>> [trial.name for trial in recall_trials()]
     ['recall-rope-seed-0', 'recall-alibi-seed-0', 'recall-scale-invariant-p-rope-seed-0']
     """
     changes = {
+        "task_options": {**recall.TASK, "values": 16},
+        "vocab_size": 49,
         "width": 64,
         "heads": 2,
+        "batch_size": 64,
         "steps": RECALL_STEPS,
         "growth_steps": RECALL_STEPS // 2,
         "validate_every": 0,
