@@ -7,12 +7,15 @@ PACKAGING := pyproject.toml constraints.txt setup.py MANIFEST.in
 OP := src/scale_invariant_attention/attention
 KERNELS := build_kernels.py $(wildcard $(OP)/csrc/*)
 
-.PHONY: demo test test-slow lint types fuzz sanitize sanitize-threads bench bench-page docs clean
+.PHONY: demo test pytest test-slow lint types fuzz sanitize sanitize-threads bench bench-page docs clean
 
 demo: $(INSTALLED)  ## Show in minutes why this matters.
 	$(BIN)/sia demo
 
-test: lint types  ## Lint, types and tests.
+test: $(INSTALLED)  ## Lint, types and tests, side by side.
+	$(MAKE) --jobs=2 lint types pytest
+
+pytest: $(INSTALLED)
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
 test-slow: $(INSTALLED)  ## The tests that take minutes, which `make test` leaves out.

@@ -1,6 +1,9 @@
 """Records of trainings that nobody made, as `experiments.trials` would write them."""
 
+from dataclasses import asdict
+
 from scale_invariant_attention import schemes
+from scale_invariant_attention.experiments import recall, table2
 from scale_invariant_attention.experiments.scales import SCALES
 
 LENGTHS = (256, 1024, 4096)
@@ -9,10 +12,8 @@ LENGTHS = (256, 1024, 4096)
 def record(scheme, seed, losses, **options):
     """What a trial of the miniature would leave, had it ended with these losses."""
     trial = SCALES["mini"].trial(scheme, seed, **options)
-    return {
-        "config": trial.config.to_dict(),
+    return _record(trial) | {
         "evaluation": {"lengths": list(LENGTHS), "tokens": 131_072},
-        "trained_as": trial.training.name,
         "losses": [
             {"length": length, "loss": loss, "standard_error": 0.02, "tokens": 131_072}
             for length, loss in zip(LENGTHS, losses, strict=True)
@@ -21,6 +22,34 @@ def record(scheme, seed, losses, **options):
             {"start": 1, "stop": 2, "loss": 4.0, "standard_error": 0.1, "documents": 27},
             {"start": 2, "stop": 4097, "loss": losses[-1], "standard_error": 0.1, "documents": 27},
         ],
+    }
+
+
+def needle_record(scheme, seed, shares):
+    """What a trial of Table 2 would leave, had it found these shares."""
+    tuning = table2.FINE_TUNING["mini"]
+    [trial] = table2.trials(SCALES["mini"], tuning, (scheme,), (seed,))
+    return _record(trial) | {"needles": {"lengths": _found(trial, shares)}}
+
+
+def recall_record(scheme, seed, shares):
+    """What a trial of the recall experiment would leave, had it recalled these shares."""
+    [trial] = recall.trials((scheme,), (seed,))
+    return _record(trial) | {"recall": _found(trial, shares)}
+
+
+def _found(trial, shares):
+    return [
+        {"length": length, "found": round(100 * share), "count": 100}
+        for length, share in zip(trial.evaluation.lengths, shares, strict=True)
+    ]
+
+
+def _record(trial):
+    return {
+        "config": trial.config.to_dict(),
+        "evaluation": asdict(trial.evaluation),
+        "trained_as": trial.training.name,
         "training": {"loss": [5.5, 2.0], "gradient_norm": [1.0, 0.5]},
         "validation": [{"step": 2, "validation": {"256": 2.0}}],
         "seconds": 240.0,

@@ -41,6 +41,7 @@ def needle_section(records: Sequence[Record]) -> Iterator[str]:
     yield _shares_table(rows, paper.TABLE2)
     config = records[0]["config"]
     yield filled(_task(config, records[0]["evaluation"]["examples"]))
+    yield from _not_learned(records, needles_found)
     judgements = judged(rows, NEEDLE_CLAIMS, paper.TABLE2)
     if judgements:
         yield CLAIMS_HEAD.format(what="the share found")
@@ -63,6 +64,32 @@ def recall_section(records: Sequence[Record]) -> Iterator[str]:
         f"sequences that grow from {config['first_length']} to {config['length']} tokens in the first "
         f"{config['growth_steps']} steps. One value in {task['values']} is right by chance."
     )
+    yield from _not_learned(records, values_recalled)
+
+
+# What a model finds at the trained length, if it has learned to.
+LEARNED = 0.9
+
+
+def _not_learned(
+    records: Sequence[Record], values: Callable[[Record], Mapping[int, float]]
+) -> Iterator[str]:
+    """Which trainings ended before the model found what it should, even at the trained length."""
+    by_scheme: dict[str, list[str]] = {}
+    for record in records:
+        config, share = record["config"], values(record)[record["config"]["length"]]
+        if share < LEARNED:
+            seeds = by_scheme.setdefault(TITLES[scheme_of(record)], [])
+            seeds.append(f"{share:.2f} in seed {config['seed']}")
+    if by_scheme:
+        listed = "; ".join(
+            f"{title} ({', '.join(by_scheme[title])})"
+            for title in TITLES.values()
+            if title in by_scheme
+        )
+        yield filled(
+            f"Below {LEARNED} at the trained length, and so not learned in time: {listed}."
+        )
 
 
 def _rows(
