@@ -2,6 +2,7 @@
 
 import copy
 import json
+import warnings
 
 import pytest
 import torch
@@ -119,6 +120,21 @@ def test_without_this_package_a_saved_model_is_refused(tmp_path, monkeypatch):
     monkeypatch.delitem(AttentionInterface._global_mapping, "scale_invariant")
     with pytest.raises(ValueError, match='"scale_invariant"` is not supported'):
         AutoModelForCausalLM.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_another_attention_when_loading_is_warned_of(family, tmp_path):
+    converted(family).save_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match="'eager' leaves out the scheme 'scale-invariant-p-rope'"):
+        AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="scale_invariant")
+    # Schemes that only rotate leave attention to transformers.
+    converted(family, scheme="p-rope").save_pretrained(tmp_path / "p-rope")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        AutoModelForCausalLM.from_pretrained(tmp_path / "p-rope", attn_implementation="eager")
 
 
 def test_half_precision_comes_back_too(tmp_path):

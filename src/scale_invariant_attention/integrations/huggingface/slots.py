@@ -1,5 +1,6 @@
 """What a scheme adds to an attention module: a factor for queries, gain and bias, and calibration."""
 
+import warnings
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from ...attention.numerics import compute_dtype
 from ...schemes import Places, Scheme
 from ...schemes.distance import LearnedTauTables, ScaleInvariantTables
 from .placing import Placing
-from .settings import Settings, name_implementation, read
+from .settings import IMPLEMENTATION, Settings, name_implementation, read
 
 NAME = "position_scheme"
 
@@ -171,6 +172,18 @@ def fill_when_built(parent: nn.Module, name: str, module: nn.Module | None) -> N
     if settings is not None and NAME not in module._modules:
         fill(module, settings)
         name_implementation(config, settings)
+        if module.layer_idx == 0 and settings.uses_our_attention:
+            _warn_of_other_attention(config, settings)
+
+
+def _warn_of_other_attention(config: Any, settings: Settings) -> None:
+    implementation = config._attn_implementation
+    if implementation is not None and IMPLEMENTATION not in implementation:
+        warnings.warn(
+            f"attn_implementation={implementation!r} leaves out the scheme {settings.scheme!r} that "
+            f"this model was converted to: load it without the argument, or with {IMPLEMENTATION!r}",
+            stacklevel=2,
+        )
 
 
 def is_attention(module: nn.Module) -> bool:
