@@ -49,7 +49,7 @@ def main(steps: int, output: Path) -> None:
     sample = spread_windows(standard_library("train"), LENGTH, 32)
     measured = huggingface.measure_scores(huggingface.convert(model, "p-rope"), [sample])
     model = huggingface.convert(model, tau=10.0, calibration=measured.without_mean)
-    model = trained(model, max(1, steps // 4), 1e-3, output / "scale-invariant")
+    model = trained(model, max(1, steps // 4), 3e-4, output / "scale-invariant")
     show_losses("scale-invariant, trained on for a quarter as long", model)
 
 

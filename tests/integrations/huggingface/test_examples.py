@@ -28,7 +28,6 @@ def test_it_is_short():
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="it rises by 0.148 nats to 16 times the length, where 0.1 is wanted")
 def test_the_converted_model_reads_on_where_the_llama_breaks(tmp_path, capsys):
     runpy.run_path(str(EXAMPLE))["main"](steps=400, output=tmp_path)
     plain, ours = (
@@ -36,4 +35,4 @@ def test_the_converted_model_reads_on_where_the_llama_breaks(tmp_path, capsys):
         for line in capsys.readouterr().out.splitlines()
     )
     assert plain[2] > plain[0] + 0.3
-    assert ours[2] < ours[0] + 0.1 < plain[2]
+    assert max(ours[1:]) < ours[0] + 0.1 < plain[2]
