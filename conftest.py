@@ -15,6 +15,7 @@ if find_spec("transformers") is None:
         "src/scale_invariant_attention/experiments/table4.py",
         "tests/cli/test_diagnose_transformers.py",
         "tests/cli/test_export.py",
+        "tests/cli/test_reproduce_table4.py",
         "tests/experiments/test_conversions.py",
         "tests/reporting/test_conversion_section.py",
     ]

@@ -225,6 +225,17 @@ class Judge:
     def __init__(self, contract: Contract) -> None:
         self.contract = contract
         self.truth, self.plain = oracle(contract).tensors(), eager(contract).tensors()
+        self.finite = {name: torch.isfinite(exact) for name, exact in self.truth.items()}
+
+    def error(self, name: str, tensor: Tensor) -> float:
+        """The largest where the truth is finite; NaN where a result is NaN there."""
+        errors = (tensor.double() - self.truth[name])[self.finite[name]].abs()
+        return float(errors.max()) if errors.numel() else 0.0
+
+    @cached_property
+    def plain_errors(self) -> dict[str, float]:
+        """Those of the eager implementation."""
+        return {name: self.error(name, tensor) for name, tensor in self.plain.items()}
 
     @cached_property
     def sizes(self) -> dict[str, float]:
@@ -239,12 +250,12 @@ class Judge:
             if tensor.shape != exact.shape or tensor.dtype != plain.dtype:
                 found.append(f"{name}: {tensor.dtype} {tuple(tensor.shape)}")
                 continue
-            infinite = ~torch.isfinite(exact)
+            infinite = ~self.finite[name]
             if not torch.equal(tensor.double()[infinite], exact[infinite]):
                 found.append(f"{name}: differs where the truth is infinite")
-            error = _largest_error(tensor, exact)
+            error = self.error(name, tensor)
             is_grad = name.startswith("grad")
-            budget = (3 if is_grad else 2) * _largest_error(plain, exact)
+            budget = (3 if is_grad else 2) * self.plain_errors[name]
             if not error <= budget:
                 budget += self.rounding(name, plain.dtype)
             if not error <= budget:
@@ -255,9 +266,8 @@ class Judge:
         """Where the reference is not what the eager implementation, on its own, finds in float64."""
         independent = run(self.contract, _eager, torch.float64).tensors()
         found = []
-        for name, exact in self.truth.items():
-            finite = torch.isfinite(exact)
-            error = _largest_error(independent[name], exact)
+        for name, finite in self.finite.items():
+            error = self.error(name, independent[name])
             allowed = 16 * torch.finfo(torch.float64).eps * self.sizes[name]
             if not torch.equal(finite, torch.isfinite(independent[name])) or not error <= allowed:
                 found.append(f"{name}: error {error:.3e}, allowed {allowed:.3e}")
@@ -270,10 +280,6 @@ class Judge:
             torch.finfo(dtype).eps * _largest(self.truth[name])
             + torch.finfo(torch.float64 if double else torch.float32).eps * self.sizes[name]
         )
-
-
-def _largest_error(tensor: Tensor, exact: Tensor) -> float:
-    return _largest((tensor.double() - exact)[torch.isfinite(exact)])
 
 
 def _largest(tensor: Tensor) -> float:
