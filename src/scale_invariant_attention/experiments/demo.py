@@ -19,7 +19,7 @@ ALIBI_SLOPE = 2.0**-8
 
 SCHEMES = ("rope", "alibi", "scale-invariant-p-rope")
 STEPS = 200
-RECALL_STEPS = 300
+RECALL_STEPS = 350
 EVALUATED_TOKENS = 65_536
 
 
@@ -77,19 +77,13 @@ def trials() -> list[Trial]:
 
 
 def recall_trials() -> list[Trial]:
-    """Those of the recall experiment with half the width, more values and fewer steps.
+    """Those of the recall experiment with fewer steps, of the same schemes.
 
     >>> [trial.name for trial in recall_trials()]
     ['recall-rope-seed-0', 'recall-alibi-seed-0', 'recall-scale-invariant-p-rope-seed-0']
     """
     changes = {
-        "task_options": {**recall.TASK, "values": 16},
-        "vocab_size": 49,
-        "width": 64,
-        "heads": 2,
-        "batch_size": 64,
         "steps": RECALL_STEPS,
-        "growth_steps": RECALL_STEPS // 2,
         "validate_every": 0,
         "validation_tokens": recall.LENGTH,
     }
