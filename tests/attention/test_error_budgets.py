@@ -1,0 +1,50 @@
+"""The judge of random contracts: what is right passes, and what is wrong is named."""
+
+import pytest
+import torch
+from error_budgets import Judge, Results, public_call, run
+from random_contracts import draw
+
+
+@pytest.fixture(scope="module")
+def judge():
+    return Judge(draw(7))
+
+
+def right(judge):
+    return run(judge.contract, public_call("tiled"))
+
+
+def test_what_is_right_passes(judge):
+    assert judge.violations(right(judge)) == []
+
+
+@pytest.mark.parametrize("name", ["out", "lse", "query", "key", "value"])
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf, -torch.inf, 1e3])
+def test_one_wrong_number_is_seen(judge, name, wrong):
+    results = right(judge)
+    tensor = results.grads[name] if name in results.grads else getattr(results, name)
+    place = torch.isfinite(tensor).nonzero()[0]
+    tensor[tuple(place)] = wrong
+    (violation,) = judge.violations(results)
+    assert violation.startswith(f"grad of {name}: " if name in results.grads else f"{name}: ")
+
+
+def test_another_dtype_or_shape_is_seen(judge):
+    results = right(judge)
+    for out in (results.out.double(), results.out[:, :, 1:]):
+        (violation,) = judge.violations(Results(out, results.lse, results.grads))
+        assert violation == f"out: {out.dtype} {tuple(out.shape)}"
+
+
+def test_a_number_where_nothing_is_visible_is_seen():
+    contract = next(it for it in map(draw, range(1000)) if sees_nothing(it))
+    judge, results = Judge(contract), run(contract, public_call("tiled"))
+    assert judge.violations(results) == []
+    results.lse[results.lse == -torch.inf] = 0.0
+    assert judge.violations(results) == ["lse: differs where the truth is infinite"]
+
+
+def sees_nothing(contract):
+    """Whether a query of a contract sees no key."""
+    return bool((run(contract, public_call("tiled")).lse == -torch.inf).any())
