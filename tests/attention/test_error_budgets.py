@@ -30,6 +30,16 @@ def test_one_wrong_number_is_seen(judge, name, wrong):
     assert violation.startswith(f"grad of {name}: " if name in results.grads else f"{name}: ")
 
 
+@pytest.mark.parametrize("overflown", [torch.nan, torch.inf])
+def test_an_eager_implementation_that_overflows_allows_no_more(overflown):
+    judge = Judge(draw(7))
+    judge.plain["out"][0, 0, 0, 0] = overflown
+    results = right(judge)
+    assert judge.violations(results) == []
+    results.out[0, 0, 0, 0] = 1e3
+    assert len(judge.violations(results)) == 1
+
+
 def test_another_dtype_or_shape_is_seen(judge):
     results = right(judge)
     for out in (results.out.double(), results.out[:, :, 1:]):

@@ -15,8 +15,7 @@ from .scales import SCALES
 from .table1 import SEEDS
 from .trials import Trial
 
-# So few values that knowing which are there says little of the one asked for: with more of them models
-# are content with that for hundreds of steps.
+# So few values that knowing which are there says little of the one asked for.
 TASK = {"keys": 16, "values": 4, "noise": 16, "pairs": 8, "queries": 8}
 LENGTH = 64
 RECIPE: Mapping[str, Any] = {

@@ -11,6 +11,9 @@ from .shares import needles_found, values_recalled
 from .styles import TITLES
 from .verdicts import CLAIMS_HEAD, verdict_table
 
+# What a model finds at the trained length, if it has learned to.
+LEARNED = 0.9
+
 _TABLE2 = """## Table 2: needles in a haystack
 
 ```bash
@@ -67,17 +70,14 @@ def recall_section(records: Sequence[Record]) -> Iterator[str]:
     yield from _not_learned(records, values_recalled)
 
 
-# What a model finds at the trained length, if it has learned to.
-LEARNED = 0.9
-
-
 def _not_learned(
     records: Sequence[Record], values: Callable[[Record], Mapping[int, float]]
 ) -> Iterator[str]:
     """Which trainings ended before the model found what it should, even at the trained length."""
     by_scheme: dict[str, list[str]] = {}
     for record in records:
-        config, share = record["config"], values(record)[record["config"]["length"]]
+        config = record["config"]
+        share = values(record)[config["length"]]
         if share < LEARNED:
             seeds = by_scheme.setdefault(TITLES[scheme_of(record)], [])
             seeds.append(f"{share:.2f} in seed {config['seed']}")

@@ -172,13 +172,14 @@ def fill_when_built(parent: nn.Module, name: str, module: nn.Module | None) -> N
     if settings is not None and NAME not in module._modules:
         fill(module, settings)
         name_implementation(config, settings)
-        if module.layer_idx == 0 and settings.uses_our_attention:
-            _warn_of_other_attention(config, settings)
+        _warn_of_other_attention(config, settings)
 
 
 def _warn_of_other_attention(config: Any, settings: Settings) -> None:
     implementation = config._attn_implementation
-    if implementation is not None and IMPLEMENTATION not in implementation:
+    named = implementation is not None and IMPLEMENTATION not in implementation
+    if named and settings.uses_our_attention:
+        # The same words from every layer, which Python shows once.
         warnings.warn(
             f"attn_implementation={implementation!r} leaves out the scheme {settings.scheme!r} that "
             f"this model was converted to: load it without the argument, or with {IMPLEMENTATION!r}",
