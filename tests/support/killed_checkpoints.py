@@ -1,7 +1,7 @@
 """Checkpoints saved by processes that are killed at random moments, one after the other.
 
-Run by test_checkpoints with a folder and a number of kills. Forks after one import of torch, which
-would take longer than all the rest.
+Run by test_disturbed_checkpoints with a folder and a number of kills. Forks after one import of torch,
+which would take longer than all the rest.
 """
 
 import os
