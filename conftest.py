@@ -7,15 +7,15 @@ if find_spec("transformers") is None:
     collect_ignore_glob += [
         "docs/export.md",
         "docs/huggingface.md",
-        "src/scale_invariant_attention/integrations/huggingface/*",
-        "tests/integrations/huggingface/*",
+        "src/scale_invariant_attention/huggingface/*",
+        "tests/huggingface/*",
         # What uses the integration from elsewhere.
         "src/scale_invariant_attention/cli/diagnosed_transformers.py",
-        "src/scale_invariant_attention/experiments/conversions.py",
-        "src/scale_invariant_attention/experiments/table4.py",
+        "src/scale_invariant_attention/lab/experiments/conversions.py",
+        "src/scale_invariant_attention/lab/experiments/table4.py",
         "tests/cli/test_diagnose_transformers.py",
         "tests/cli/test_export.py",
         "tests/cli/test_reproduce_table4.py",
-        "tests/experiments/test_conversions.py",
-        "tests/reporting/test_conversion_section.py",
+        "tests/lab/experiments/test_conversions.py",
+        "tests/lab/reporting/test_conversion_section.py",
     ]

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, logging
 
+from scale_invariant_attention import huggingface
 from scale_invariant_attention.data import spread_windows, standard_library
-from scale_invariant_attention.integrations import huggingface
 
 LENGTH = 128  # that models are trained at
 

@@ -119,9 +119,10 @@ def test_source_distribution_has_all_that_the_kernels_need(project, tmp_path):
 
 
 def test_the_web_page_is_installed_with_the_package(project, tmp_path):
-    inside = Path("src/scale_invariant_attention/reporting/web_page")
+    inside = Path("src/scale_invariant_attention/lab/reporting/web_page")
     shutil.copytree(ROOT / inside, project / inside)
-    (project / inside.parent / "__init__.py").touch()
+    for package in (inside.parent, inside.parent.parent):
+        (project / package / "__init__.py").touch()
     compiler, _ = fake_compiler(tmp_path)
     assert hook(project, "build_sdist", CXX=str(compiler)).returncode == 0
     with tarfile.open(built(project, "*.tar.gz")) as archive:

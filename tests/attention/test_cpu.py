@@ -13,8 +13,8 @@ from random_contracts import Contract
 from torch._dynamo.backends.common import aot_autograd
 
 import scale_invariant_attention as sia
-from scale_invariant_attention.benchmark.peak_memory import peak_memory
-from scale_invariant_attention.benchmark.problem import Problem
+from scale_invariant_attention.lab.benchmark.peak_memory import peak_memory
+from scale_invariant_attention.lab.benchmark.problem import Problem
 
 pytestmark = needs_kernels
 

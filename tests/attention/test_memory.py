@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from scale_invariant_attention.benchmark.peak_memory import peak_memory
-from scale_invariant_attention.benchmark.problem import Problem
+from scale_invariant_attention.lab.benchmark.peak_memory import peak_memory
+from scale_invariant_attention.lab.benchmark.problem import Problem
 
 MIB = 2**20
 

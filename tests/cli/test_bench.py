@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from scale_invariant_attention.benchmark import comparisons, models, rivals
-from scale_invariant_attention.benchmark.bounds import Bounds
-from scale_invariant_attention.benchmark.records import ModelTiming, Ratio, Timing, read_records
 from scale_invariant_attention.cli import app, bench
+from scale_invariant_attention.lab.benchmark import comparisons, models, rivals
+from scale_invariant_attention.lab.benchmark.bounds import Bounds
+from scale_invariant_attention.lab.benchmark.records import ModelTiming, Ratio, Timing, read_records
 from scale_invariant_attention.model import GPTConfig
 
 QUICK = ("--quick", "--no-memory", "--rivals", "tiled", "--seconds", "0")

@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from scale_invariant_attention.cli import app
 from scale_invariant_attention.cli import demo as command
-from scale_invariant_attention.experiments import recall
-from scale_invariant_attention.experiments.demo import SCHEMES, decade_masses
-from scale_invariant_attention.experiments.evaluations import LossEvaluation, RecallEvaluation
-from scale_invariant_attention.experiments.trials import Trial
+from scale_invariant_attention.lab.experiments import recall
+from scale_invariant_attention.lab.experiments.demo import SCHEMES, decade_masses
+from scale_invariant_attention.lab.experiments.evaluations import LossEvaluation, RecallEvaluation
+from scale_invariant_attention.lab.experiments.trials import Trial
 
 LENGTHS = (32, 128, 512)
 RECALLED_AT = (64, 256)
@@ -120,7 +120,7 @@ def test_what_was_learned_and_lost_is_told_apart():
 
 def test_again_shows_the_same_without_training(shown, monkeypatch):
     run, folder = shown
-    monkeypatch.setattr("scale_invariant_attention.experiments.running.Worker", None)
+    monkeypatch.setattr("scale_invariant_attention.lab.experiments.running.Worker", None)
     assert demo(folder).stdout == run.stdout
 
 

@@ -9,10 +9,10 @@ from small_tokenizers import SENTENCES, byte_level
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig
 from typer.testing import CliRunner
 
+from scale_invariant_attention import huggingface
 from scale_invariant_attention.cli import app
 from scale_invariant_attention.data import spread_windows, standard_library
-from scale_invariant_attention.integrations import huggingface
-from scale_invariant_attention.integrations.huggingface.byte_tokenizer import byte_tokenizer
+from scale_invariant_attention.huggingface.byte_tokenizer import byte_tokenizer
 
 SIZES = {
     "hidden_size": 32,
@@ -138,7 +138,7 @@ def test_without_transformers_the_command_says_what_to_install(tmp_path, monkeyp
         name
         for name in sys.modules
         if name.split(".")[0] == "transformers"
-        or "scale_invariant_attention.integrations" in name
+        or "scale_invariant_attention.huggingface" in name
         or name.endswith("diagnosed_transformers")
     ]
     for name in gone:

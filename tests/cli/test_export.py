@@ -123,7 +123,7 @@ def test_a_folder_with_something_else_is_refused_before_anything_is_read(tmp_pat
 def test_without_transformers_the_command_says_what_to_install(trained, tmp_path, monkeypatch):
     for name in [name for name in sys.modules if name.split(".")[0] == "transformers"]:
         monkeypatch.delitem(sys.modules, name)
-    for name in [name for name in sys.modules if "attention.integrations" in name]:
+    for name in [name for name in sys.modules if "attention.huggingface" in name]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "transformers", None)
     done = run(trained, "--to", "hf", "-o", tmp_path / "hf")

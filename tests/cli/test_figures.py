@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from scale_invariant_attention.cli import app
 from scale_invariant_attention.cli import figures as command
-from scale_invariant_attention.experiments import theory_numbers
-from scale_invariant_attention.reporting.gallery import TheoryNumbers
+from scale_invariant_attention.lab.experiments import theory_numbers
+from scale_invariant_attention.lab.reporting.gallery import TheoryNumbers
 from scale_invariant_attention.theory import Plain, ScaleInvariantTransform
 
 

@@ -12,8 +12,8 @@ from tiny_training import tiny_config
 from typer.testing import CliRunner
 
 from scale_invariant_attention.cli import app
-from scale_invariant_attention.experiments.evaluations import NeedleEvaluation, RecallEvaluation
-from scale_invariant_attention.experiments.trials import Trial, make_record
+from scale_invariant_attention.lab.experiments.evaluations import NeedleEvaluation, RecallEvaluation
+from scale_invariant_attention.lab.experiments.trials import Trial, make_record
 from scale_invariant_attention.training import train
 
 RESULTS = Path(__file__).parents[2] / "results" / "mini"

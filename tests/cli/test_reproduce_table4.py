@@ -7,7 +7,7 @@ from tiny_conversions import LENGTH, shrunk
 from typer.testing import CliRunner
 
 from scale_invariant_attention.cli import app
-from scale_invariant_attention.experiments import table4
+from scale_invariant_attention.lab.experiments import table4
 
 
 def sia(*words):
@@ -51,7 +51,7 @@ def test_broken_off_it_says_how_to_go_on(small, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(
-        "scale_invariant_attention.experiments.conversions.continue_pretraining", interrupted
+        "scale_invariant_attention.lab.experiments.conversions.continue_pretraining", interrupted
     )
     done = sia("reproduce", "table4", "--results", tmp_path / "a", "--runs", tmp_path / "b")
     assert done.exit_code == 130

@@ -15,7 +15,7 @@ from transformers import (
 )
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from scale_invariant_attention.integrations import huggingface
+from scale_invariant_attention import huggingface
 
 SIZES = {
     "hidden_size": 64,

@@ -3,8 +3,8 @@
 from dataclasses import asdict
 
 from scale_invariant_attention import schemes
-from scale_invariant_attention.experiments import recall, table2
-from scale_invariant_attention.experiments.scales import SCALES
+from scale_invariant_attention.lab.experiments import recall, table2
+from scale_invariant_attention.lab.experiments.scales import SCALES
 
 LENGTHS = (256, 1024, 4096)
 

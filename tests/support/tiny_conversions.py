@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from scale_invariant_attention.experiments import table4
-from scale_invariant_attention.experiments.evaluations import LossEvaluation
+from scale_invariant_attention.lab.experiments import table4
+from scale_invariant_attention.lab.experiments.evaluations import LossEvaluation
 
 LENGTH = 16
 SMALL = {"length": LENGTH, "batch_size": 4, "checkpoint_every": 2}

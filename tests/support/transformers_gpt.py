@@ -3,7 +3,7 @@
 import torch
 from tiny_models import tiny_model
 
-from scale_invariant_attention.integrations.huggingface import ScaleInvariantGPTForCausalLM
+from scale_invariant_attention.huggingface import ScaleInvariantGPTForCausalLM
 
 
 def wrapped(case, dtype=torch.float64, **others):

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..arguments import integer
 from ..theory import Estimate
-from ..theory.arguments import integer
 from .range_profile import range_profile
 from .ranges import DECADE, checked_edges, range_edges
 from .score_statistics import ScoreGathering, ScoreStatistics

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from ..theory.arguments import integer, ratio_above_one
+from ..arguments import integer, ratio_above_one
 
 DECADE = 10.0
 

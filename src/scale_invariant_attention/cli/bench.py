@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from ..attention import available_backends, unavailable_backends
-from ..benchmark import comparisons, grid, models, report
-from ..benchmark.bounds import Bounds
-from ..benchmark.correctness import fault
-from ..benchmark.figures import draw
-from ..benchmark.records import (
+from ..lab.benchmark import comparisons, grid, models, report
+from ..lab.benchmark.bounds import Bounds
+from ..lab.benchmark.correctness import fault
+from ..lab.benchmark.figures import draw
+from ..lab.benchmark.records import (
     ModelTiming,
     Ratio,
     Record,
@@ -20,7 +20,7 @@ from ..benchmark.records import (
     read_records,
     write_records,
 )
-from ..benchmark.rivals import BASELINE, Rival, contenders, rival_named
+from ..lab.benchmark.rivals import BASELINE, Rival, contenders, rival_named
 from ..provenance import provenance
 from .page import Page
 

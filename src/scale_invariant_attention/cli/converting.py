@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ..reporting.conversion_section import conversion_of
-from ..reporting.losses import Record, losses_of, seed_rows
+from ..lab.reporting.conversion_section import conversion_of
+from ..lab.reporting.losses import Record, losses_of, seed_rows
 from .errors import plain_errors
 from .page import Page
 from .reproducing import steps_bar
 from .train import STOPPED
 
 if TYPE_CHECKING:
-    from ..experiments.table4 import Conversion
+    from ..lab.experiments.table4 import Conversion
 
 
 def print_configurations(trials: "Sequence[Conversion]") -> None:
@@ -29,7 +29,7 @@ def reproduce_conversions(trials: "Sequence[Conversion]", runs: Path, results: P
     """Train what is not recorded, and print the table of all."""
     from transformers.utils.logging import disable_progress_bar
 
-    from ..experiments.conversions import run
+    from ..lab.experiments.conversions import run
 
     disable_progress_bar()
     records: list[Record] = []

@@ -17,7 +17,8 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from ..experiments.demo import (
+from ..files import check_writable, replace_file
+from ..lab.experiments.demo import (
     ALIBI,
     ALIBI_SLOPE,
     DecadeMasses,
@@ -25,15 +26,14 @@ from ..experiments.demo import (
     recall_trials,
     trials,
 )
-from ..experiments.records import Record
-from ..experiments.running import run_side_by_side
-from ..experiments.trials import Trial
-from ..experiments.workers import WorkerDiedError
-from ..files import check_writable, replace_file
-from ..reporting.loss_figures import COMPARED_FROM, draw_loss_by_position, middle
-from ..reporting.losses import losses_of
-from ..reporting.shares import values_recalled
-from ..reporting.styles import TITLES
+from ..lab.experiments.records import Record
+from ..lab.experiments.running import run_side_by_side
+from ..lab.experiments.trials import Trial
+from ..lab.experiments.workers import WorkerDiedError
+from ..lab.reporting.loss_figures import COMPARED_FROM, draw_loss_by_position, middle
+from ..lab.reporting.losses import losses_of
+from ..lab.reporting.shares import values_recalled
+from ..lab.reporting.styles import TITLES
 from ..training import DivergedError, StoppedError
 from .chart import chart
 from .errors import plain_errors

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from .. import huggingface
 from ..data import Encoding, TokenStream, get_encoding
 from ..data.encoding import DOCUMENT_START, KEPT
-from ..integrations import huggingface
-from ..integrations.huggingface.settings import read
+from ..huggingface.settings import read
 from ..training.corpus import STANDARD_LIBRARY, open_corpus
 from .diagnosed import Diagnosed, of_gpt
 from .subject import LENGTHS

@@ -54,7 +54,7 @@ def export(
         )
     with plain_errors(ImportError):
         # Heavy, and it may be missing.
-        from ..integrations.huggingface.export import (
+        from ..huggingface.export import (
             check_replaceable,
             open_from_transformers,
             save_for_transformers,

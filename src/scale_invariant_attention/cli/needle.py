@@ -9,14 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
+from ..arguments import check_field_names
 from ..data import TokenStream
 from ..data.needles import NeedleFormat, NeedleTask
 from ..evaluation.needle_scores import Share
 from ..evaluation.needles import NeedleResult, depth_edges, find_needles, needle_table
 from ..files import check_writable, replace_file
+from ..lab.reporting.needle_figures import draw_needles
 from ..provenance import provenance
-from ..reporting.needle_figures import draw_needles
-from ..theory.arguments import check_field_names
 from ..training import TrainedModel, open_trained
 from ..training.corpus import corpus_encoding, open_corpus
 from ..training.devices import find_device

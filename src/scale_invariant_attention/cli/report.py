@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ..files import check_writable, replace_file
-from ..reporting.web_page import render_page
+from ..lab.reporting.web_page import render_page
 from .errors import plain_errors
 from .page import Page
 from .report_inputs import read_entries

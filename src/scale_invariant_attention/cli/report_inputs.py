@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.needles import NeedleFormat
-from ..reporting.web_page import Entry, Measurement
+from ..lab.reporting.web_page import Entry, Measurement
 from ..training import TrainingConfig, read_metrics, read_provenance
 from ..training.runs import CONFIG, METRICS, MODEL, read_config
 

@@ -9,14 +9,14 @@ from typing import Annotated
 
 import typer
 
-from ..experiments import attention, recall, sweeps, table1, table2
-from ..experiments.scales import SCALES
-from ..experiments.trials import Trial, recorded
 from ..files import check_writable, replace_file
-from ..reporting.attention import recent_shares
-from ..reporting.losses import Record, losses_of, option_of, scheme_of
-from ..reporting.reproduction import page_and_figures
-from ..reporting.shares import needles_found, values_recalled
+from ..lab.experiments import attention, recall, sweeps, table1, table2
+from ..lab.experiments.scales import SCALES
+from ..lab.experiments.trials import Trial, recorded
+from ..lab.reporting.attention import recent_shares
+from ..lab.reporting.losses import Record, losses_of, option_of, scheme_of
+from ..lab.reporting.reproduction import page_and_figures
+from ..lab.reporting.shares import needles_found, values_recalled
 from ..training.fields import parse_fields
 from . import reproducing as common
 from .converting import print_configurations, reproduce_conversions
@@ -126,7 +126,7 @@ def reproduce_table4(
         )
     names = scheme_names(chosen)
     with plain_errors(ImportError):
-        from ..experiments import table4
+        from ..lab.experiments import table4
     trials = made(lambda: table4.trials(names, tuple(range(seeds))))
     if print_config:
         print_configurations(trials)
@@ -294,7 +294,7 @@ def _recorded_conversions(results: Path) -> list[Record]:
     """The records of Table 4, whose experiment needs transformers to be looked at."""
     if not any(results.glob("table4-*.json")):
         return []
-    from ..experiments import conversions, table4
+    from ..lab.experiments import conversions, table4
 
     trials = table4.trials(seeds=table1.SEEDS)
     found = (conversions.recorded(trial, results) for trial in trials)

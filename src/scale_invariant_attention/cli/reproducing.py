@@ -13,13 +13,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from .. import schemes
-from ..experiments.evaluations import Evaluation
-from ..experiments.running import run_in_turn, run_side_by_side
-from ..experiments.scales import SCALES
-from ..experiments.trials import Trial
-from ..experiments.workers import WorkerDiedError
-from ..reporting.losses import Record, seed_rows
-from ..theory.arguments import did_you_mean
+from ..arguments import did_you_mean
+from ..lab.experiments.evaluations import Evaluation
+from ..lab.experiments.running import run_in_turn, run_side_by_side
+from ..lab.experiments.scales import SCALES
+from ..lab.experiments.trials import Trial
+from ..lab.experiments.workers import WorkerDiedError
+from ..lab.reporting.losses import Record, seed_rows
 from ..training import DivergedError, StoppedError, TrainingConfig
 from ..training.fields import parse_fields
 from ..training.ranks import FirstRankFailedError, is_first_rank

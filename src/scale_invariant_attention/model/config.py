@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .. import schemes
+from ..arguments import check_field_names, integer
 from ..schemes import Scheme
-from ..theory.arguments import check_field_names, integer
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..theory.arguments import integer
+from ..arguments import integer
 from .inputs import check_inputs
 from .sampling import Sampler
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ..arguments import integer
 from ..attention.backends import BACKENDS
 from ..attention.numerics import compute_dtype
 from ..schemes import Scheme, rotation
-from ..theory.arguments import integer
 from . import storage
 from .block import Attention, Block, Call, rms
 from .cache import KeyValueCache, LayerCache

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
+from ..arguments import integer
 from ..attention.numerics import holds_values
-from ..theory.arguments import integer
 from .cache import KeyValueCache
 
 FARTHEST = 2**53

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ..arguments import integer
 from ..attention.numerics import compute_dtype, without_autocast
-from ..theory.arguments import integer
 
 IGNORED = -100
 

@@ -5,7 +5,7 @@ from math import inf
 import torch
 from torch import Tensor
 
-from ..theory.arguments import integer, real_number
+from ..arguments import integer, real_number
 
 
 class Sampler:

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..arguments import integer
 from ..files import FileRecord, damage_of, locked, sync_folder, write_new_file
 from ..files.safetensors_format import check_storable, read_safetensors, safetensors_bytes
-from ..theory.arguments import integer
 
 MODEL_TYPE = "scale-invariant-gpt"
 FORMAT_VERSION = 1

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from ..theory.arguments import integer, positive_number
+from ..arguments import integer, positive_number
 from ..theory.transform import scale_invariant_gain_and_bias
 
 

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from ..theory.arguments import did_you_mean
+from ..arguments import did_you_mean
 from .distance import ALiBi, ScaleInvariant
 from .query_scale import LogN, YaRNTemperature
 from .rotary import NTK, ProportionalRoPE, RoPE, Rotary, TruncatedRoPE, YaRN

@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from ..theory.arguments import positive_number
+from ..arguments import positive_number
 from .frequencies import (
     ntk_frequencies,
     proportional_frequencies,

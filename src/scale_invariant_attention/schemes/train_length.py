@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..theory.arguments import integer
+from ..arguments import integer
 
 
 def optional_train_length(train_length: int | None) -> None:

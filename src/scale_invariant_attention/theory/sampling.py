@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .arguments import distance_range, integer
+from ..arguments import distance_range, integer
 from .distance import distance_chunks
 from .running_softmax import RunningSoftmax
 from .schedules import LogitSchedule

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from .arguments import integer, positive_number
+from ..arguments import integer, positive_number
 from .distance import at_distance
 
 

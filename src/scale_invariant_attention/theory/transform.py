@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .arguments import distance_range, positive_number, ratio_above_one
+from ..arguments import distance_range, positive_number, ratio_above_one
 from .distance import at_distance
 
 # Relative size of what the caller's own arithmetic may have rounded off.

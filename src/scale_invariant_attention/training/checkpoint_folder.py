@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..arguments import integer
 from ..files import FileRecord, damage_of, sync_folder, write_new_file
 from ..files.safetensors_format import check_storable, read_safetensors, safetensors_bytes
-from ..theory.arguments import integer
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"

@@ -20,9 +20,9 @@ from typing import Any
 
 import torch
 
+from ..arguments import integer
 from ..files import locked, sync_folder
 from ..files.space import amount
-from ..theory.arguments import integer
 from .checkpoint_folder import (
     Checkpoint,
     DamagedCheckpointError,

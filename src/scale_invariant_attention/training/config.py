@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from ..arguments import check_field_names, integer, positive_number, real_number
 from ..attention.backends import BACKENDS
 from ..data.windows import ORDERS
 from ..model import GPTConfig
-from ..theory.arguments import check_field_names, integer, positive_number, real_number
 from .optimisers import LearningRates
 from .parallel import PARALLEL
 from .schedules import Cosine, Trapezoid

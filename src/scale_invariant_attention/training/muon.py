@@ -17,8 +17,8 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
+from ..arguments import real_number
 from ..attention.numerics import compute_dtype, without_autocast
-from ..theory.arguments import real_number
 from .sharding import part_like, whole
 
 # An odd polynomial that is steep at 0: five of them bring singular values from above 0.01 to about

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..arguments import real_number
 from ..model import parameter_split
-from ..theory.arguments import real_number
 from .muon import Muon
 from .sharding import is_sharded, part_like
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ..theory.arguments import did_you_mean
+from ..arguments import did_you_mean
 from .config import TrainingConfig
 
 

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..arguments import integer
 from ..files import clear_partial_files, locked, replace_file, sync_folder
 from ..files.space import PROBE_NAME
 from ..provenance import provenance
-from ..theory.arguments import integer
 from .json_lines import JsonLines, mend_json_lines, read_json_lines
 
 CONFIG = "config.json"

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..theory.arguments import integer
+from ..arguments import integer
 
 
 class Schedule(Protocol):

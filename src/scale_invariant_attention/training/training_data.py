@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
+from ..arguments import check_field_names
 from ..data import SameTokens, Windows
 from ..data.needles import NeedleFormat, NeedleTask
 from ..data.recall import RecallTask
 from ..data.tasks import Task, TaskBatches, TaskExamples
-from ..theory.arguments import check_field_names
 from .corpus import corpus_encoding, open_corpus
 
 if TYPE_CHECKING:

@@ -1,0 +1,122 @@
+"""A cache of transformers as the blocks of our GPT use one, and what it has to remember for them.
+
+Keys that were rotated for one context length cannot be used at another, so a cache has one, as our own
+has: it is settled by the first call. It is noted on the cache itself, which copies take along.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from transformers import Cache
+
+from ..attention import DistanceAffine
+from ..schemes import LogN, Scheme
+
+NOTES = "scale_invariant_notes"
+
+
+@dataclass
+class Notes:
+    """What a cache was begun with, and tables that later calls use again."""
+
+    context_length: int | Tensor | None = None
+    affines: dict[int, DistanceAffine] = field(default_factory=dict)
+
+
+class TransformersCache:
+    """The cache of one call, in which the keys and values reach to `end`."""
+
+    def __init__(self, cache: Cache, end: int, notes: Notes, *, first: bool) -> None:
+        self._cache = cache
+        self._end = end
+        self._notes = notes
+        self._first = first
+
+    def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Add ``[B, H, new, D]`` to a layer, and return all of its keys and values so far."""
+        keys, values = self._cache.update(key, value, layer)
+        # A static cache returns the memory that is still empty too.
+        return keys.narrow(2, 0, self._end), values.narrow(2, 0, self._end)
+
+    def affine(
+        self, layer: int, span: int, make: Callable[[int], DistanceAffine]
+    ) -> DistanceAffine:
+        """A layer's gain and bias for at least `span` distances, made anew when it has outgrown them."""
+        # Kept tables have no gradients.
+        if self._first or torch.is_grad_enabled():
+            return make(span)
+        affine = self._notes.affines.get(layer)
+        if affine is None or affine.length < span:
+            self._notes.affines[layer] = affine = make(2 * span)
+        return affine
+
+
+def begun(cache: Cache, length: int) -> Notes:
+    """The notes of a cache that holds `length` tokens; new ones for an empty cache."""
+    notes = getattr(cache, NOTES, None)
+    if length == 0 or not isinstance(notes, Notes):
+        notes = Notes()
+        setattr(cache, NOTES, notes)
+    return notes
+
+
+def context_of_call(
+    scheme: Scheme,
+    notes: Notes,
+    lengths: int | Tensor,
+    given: int | Tensor | None,
+    *,
+    rows: int,
+    first: bool,
+) -> int | Tensor | None:
+    """The context length of a call with a cache, in which the text has reached `lengths`.
+
+    None treats the call as one without a cache. Raises where the cache was begun for another length.
+    """
+    if not scheme.depends_on_context:
+        return None
+    if first:
+        notes.context_length = lengths if given is None else given
+        return given
+    settled = given if notes.context_length is None else notes.context_length
+    if settled is None:
+        raise ValueError(
+            "past_key_values was filled elsewhere, and this scheme depends on the context length: pass "
+            "context_length=..., the length that it was filled for"
+        )
+    settled = _of_rows(settled, rows)
+    # Up to the trained length NTK and YaRN change nothing, so that all shorter ones are the same.
+    counts_all = isinstance(scheme.query_scale, LogN) and scheme.query_scale.depends_on_context
+    least = 1 if counts_all else scheme.train_length or 1
+    if given is not None and _differ(_at_least(given, least), _at_least(settled, least)):
+        raise ValueError(
+            f"context_length must be {settled}, for which past_key_values was begun, got {given}: "
+            "keys of one context length cannot be used at another"
+        )
+    settled = _at_least(settled, least)
+    outgrown = lengths > settled
+    if outgrown.any() if isinstance(outgrown, Tensor) else outgrown:
+        raise ValueError(
+            f"the text has outgrown the context length of past_key_values, {settled}, and this scheme "
+            "depends on it: pass context_length=..., the length that the text is going to have, from "
+            "the first call on, as generate() does"
+        )
+    return settled
+
+
+def _of_rows(length: int | Tensor, rows: int) -> int | Tensor:
+    """For a cache whose rows were repeated since, as for several samples of a prompt."""
+    if isinstance(length, Tensor) and len(length) != rows and rows % len(length) == 0:
+        return length.repeat_interleave(rows // len(length))
+    return length
+
+
+def _at_least(length: int | Tensor, least: int) -> int | Tensor:
+    return length.clamp(min=least) if isinstance(length, Tensor) else max(length, least)
+
+
+def _differ(first: int | Tensor, second: int | Tensor) -> bool:
+    different = first != second
+    return bool(different.any()) if isinstance(different, Tensor) else different

@@ -1,0 +1,334 @@
+"""Our GPT as a model of transformers: the same modules behind its calls, caches and generation."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import Cache, DynamicCache, GenerationMixin, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.modeling_utils import slice_logits_to_keep
+from transformers.utils.generic import can_return_tuple
+
+from ..model import GPT, projected_cross_entropy
+from ..model.block import Block
+from ..model.inputs import check_context_length, check_inputs
+from ..model.loss import IGNORED
+from ..schemes import LogN, ScaleInvariant
+from ..schemes.distance import LearnedTauTables
+from ..schemes.query_scale import LogNScale
+from .gpt_cache import TransformersCache, begun, context_of_call
+from .gpt_config import ScaleInvariantGPTConfig
+from .gpt_placing import Arguments, first_placing, later_placing, reached_lengths, read_arguments
+
+
+class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
+    """``model.GPT`` for transformers; `gpt` is the model itself.
+
+    >>> config = ScaleInvariantGPTConfig(vocab_size=256, num_hidden_layers=2, hidden_size=64,
+    ...                                  num_attention_heads=2)
+    >>> model = ScaleInvariantGPTForCausalLM(config)
+    >>> tokens = torch.tensor([list(b"def main")])
+    >>> model(tokens, labels=tokens).loss
+    tensor(5.5452, grad_fn=...)
+    """
+
+    config_class = ScaleInvariantGPTConfig
+    base_model_prefix = "gpt"
+    main_input_name = "input_ids"
+    supports_gradient_checkpointing = True
+    _no_split_modules: ClassVar[list[str]] = ["Block"]
+    _skip_keys_device_placement: ClassVar[list[str]] = ["past_key_values"]
+
+    def __init__(self, config: ScaleInvariantGPTConfig) -> None:
+        super().__init__(config)
+        self.gpt = GPT(config.gpt())
+        self.post_init()
+
+    @classmethod
+    def of(cls, gpt: GPT, **others: Any) -> "ScaleInvariantGPTForCausalLM":
+        """A model of ours for transformers, with the same weights; `others` are for its configuration.
+
+        >>> from scale_invariant_attention.model import GPTConfig
+        >>> gpt = GPT(GPTConfig.preset("mini"))
+        >>> ScaleInvariantGPTForCausalLM.of(gpt).gpt is gpt
+        True
+        """
+        with torch.device("meta"):
+            model = cls(
+                ScaleInvariantGPTConfig.of(gpt.config, dtype=gpt.head.weight.dtype, **others)
+            )
+        model.gpt = gpt
+        model.train(gpt.training)
+        return model
+
+    @property
+    def gradient_checkpointing(self) -> bool:
+        """Whether blocks compute their activations again in the backward pass."""
+        return self.gpt.checkpoint_activations
+
+    @gradient_checkpointing.setter
+    def gradient_checkpointing(self, enabled: bool) -> None:
+        self.gpt.checkpoint_activations = enabled
+
+    @can_return_tuple  # type: ignore[untyped-decorator]
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        context_length: int | Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        skip_logits: bool | None = None,
+        num_items_in_batch: int | Tensor | None = None,
+        **others: Any,
+    ) -> CausalLMOutputWithPast:
+        """Logits, float32, and with labels the loss.
+
+        Args:
+            input_ids: integers ``[B, L]``.
+            attention_mask: ``[B, N]`` with the tokens of a cache, 0 for padding on either side.
+            position_ids: integers ``[B, L]``; by default they count the tokens that are no padding.
+            past_key_values: a cache of transformers, dynamic or static.
+            inputs_embeds: ``[B, L, W]`` in the place of `input_ids`.
+            labels: integers ``[B, L]``, the tokens themselves, of which -100 does not count; the loss is
+                that of predicting each from those before it.
+            use_cache: whether to return a cache; by default as the configuration says.
+            logits_to_keep: of how many of the last tokens to compute logits, or of which; 0 for all.
+            context_length: for schemes that depend on it, the length to treat the tokens as being at: a
+                number, or integers ``[B]``. With a cache it is that which the text is going to have.
+            output_hidden_states: whether to return what every block got, and what the head reads.
+            output_attentions: not possible: no backend holds the weights of attention.
+            skip_logits: whether to return a loss alone, which then takes no memory for all logits; by
+                default in training.
+            num_items_in_batch: what to divide the sum of losses by, instead of how many labels count.
+            others: what other models of transformers take; ignored.
+        """
+        if output_attentions or (output_attentions is None and self.config.output_attentions):
+            raise ValueError(
+                "output_attentions must be False: attention is computed without holding its weights"
+            )
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give either input_ids or inputs_embeds, and not both or neither")
+        if input_ids is not None:
+            check_inputs(self.gpt.config.vocab_size, input_ids)
+            embedded = self.gpt.embedding(input_ids.long())
+        else:
+            assert inputs_embeds is not None
+            embedded = inputs_embeds
+        check_context_length(context_length, embedded.shape[0])
+        wants_states = (
+            self.config.output_hidden_states
+            if output_hidden_states is None
+            else output_hidden_states
+        )
+        with _block_inputs(self.gpt, bool(wants_states)) as states:
+            hidden, cache = self._hidden_states(
+                embedded,
+                attention_mask,
+                position_ids,
+                past_key_values,
+                self.config.use_cache if use_cache is None else use_cache,
+                context_length,
+            )
+        targets = _targets(labels, others.get("shift_labels"))
+        if skip_logits is None:
+            skip_logits = self.training
+        if targets is None or not skip_logits:
+            logits = self.gpt.logits(slice_logits_to_keep(hidden, logits_to_keep))
+        else:
+            logits = None
+        return CausalLMOutputWithPast(
+            loss=None if targets is None else self._loss(hidden, targets, num_items_in_batch),
+            logits=logits,
+            past_key_values=cache,
+            hidden_states=(*states, hidden) if wants_states else None,
+        )
+
+    def _hidden_states(
+        self,
+        embedded: Tensor,
+        attention_mask: Tensor | None,
+        position_ids: Tensor | None,
+        given: Cache | None,
+        use_cache: bool,
+        context_length: int | Tensor | None,
+    ) -> tuple[Tensor, Cache | None]:
+        """What the head reads, and the cache that the next tokens can follow, if there is one."""
+        if given is not None and not isinstance(given, Cache):
+            raise TypeError(
+                f"past_key_values must be a Cache of transformers, got {type(given).__name__}"
+            )
+        rows = embedded[:, :, 0]
+        past = 0 if given is None else int(given.get_seq_length())
+        arguments = read_arguments(rows, attention_mask, position_ids, past)
+        cache = self._cache(given, use_cache, arguments)
+        if cache is None:
+            where = first_placing(rows, arguments, context_length)
+            return self.gpt.transformed(embedded, where), None
+        notes = begun(cache, past)
+        end = past + rows.shape[1]
+        context = context_of_call(
+            self.gpt.scheme,
+            notes,
+            reached_lengths(end, arguments.token_mask),
+            context_length,
+            rows=rows.shape[0],
+            first=past == 0,
+        )
+        where = (
+            later_placing(rows, arguments, past, context)
+            if past
+            else first_placing(rows, arguments, context)
+        )
+        layers = TransformersCache(cache, end, notes, first=past == 0)
+        return self.gpt.transformed(embedded, where, layers), cache
+
+    def _cache(self, given: Cache | None, use_cache: bool, arguments: Arguments) -> Cache | None:
+        """The one to fill: that which was given, or a new one where one is wanted and possible."""
+        checkpoints = self.gpt.checkpoint_activations and torch.is_grad_enabled()
+        if given is None:
+            # What computes its activations again would fill a cache twice.
+            possible = use_cache and arguments.counted and not checkpoints
+            return DynamicCache(config=self.config) if possible else None
+        if not arguments.counted:
+            raise ValueError(
+                "past_key_values goes with positions that count the tokens of a row, got position_ids "
+                "that do not: leave one of them out"
+            )
+        if checkpoints:
+            raise ValueError(
+                "past_key_values cannot be used with gradient checkpointing, which would fill it "
+                "twice: call the model under torch.no_grad(), or gradient_checkpointing_disable()"
+            )
+        return given
+
+    def _loss(self, hidden: Tensor, targets: Tensor, items: int | Tensor | None) -> Tensor:
+        head = self.gpt.head
+        counted = (targets != IGNORED).sum()
+        # A head that an adapter, a quantiser or an offloading hook stands in for has to be called.
+        if type(head) is nn.Linear and not hasattr(head, "_hf_hook"):
+            mean = projected_cross_entropy(hidden, head.weight, targets)
+        else:
+            logits = self.gpt.logits(hidden)
+            total = F.cross_entropy(
+                logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum"
+            )
+            mean = total / counted.clamp(min=1)
+        if items is None:
+            return mean
+        if isinstance(items, Tensor):
+            items = items.to(mean.device)
+        return mean * counted / items
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The embedding."""
+        return self.gpt.embedding
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        """Put another in its place."""
+        self.gpt.embedding = value
+
+    def get_output_embeddings(self) -> nn.Module:
+        """The head."""
+        return self.gpt.head
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
+        """Put another in its place."""
+        self.gpt.head = new_embeddings
+
+    def resize_token_embeddings(self, *arguments: Any, **named: Any) -> nn.Embedding:
+        """As for every model of transformers, embedding and head together."""
+        resized: nn.Embedding = super().resize_token_embeddings(*arguments, **named)
+        self.gpt.config = replace(self.gpt.config, vocab_size=self.config.vocab_size)
+        return resized
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """As ``GPT.initialise`` does, for one module; transformers guards what has been loaded."""
+        if isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight)
+        elif isinstance(module, nn.Linear):
+            if any(module is zero for zero in self._started_at_zero()):
+                nn.init.zeros_(module.weight)
+            else:
+                bound = module.weight.shape[1] ** -0.5
+                nn.init.uniform_(module.weight, -bound, bound)
+        elif isinstance(module, LogNScale):
+            assert isinstance(self.gpt.scheme.query_scale, LogN)
+            nn.init.constant_(module.scale, self.gpt.scheme.query_scale.start)
+        elif isinstance(module, LearnedTauTables):
+            assert isinstance(self.gpt.scheme.distance, ScaleInvariant)
+            nn.init.constant_(module.log_tau, math.log(self.gpt.scheme.distance.tau))
+
+    def _started_at_zero(self) -> Iterator[nn.Module]:
+        """The matrices that write to the residual stream, and the head."""
+        yield self.gpt.head
+        for block in self.gpt.blocks:
+            assert isinstance(block, Block)
+            yield block.attention.output
+            yield block.mlp.down
+
+    def _prepare_cache_for_generation(
+        self,
+        generation_config: Any,
+        model_kwargs: dict[str, Any],
+        generation_mode: Any,
+        batch_size: int,
+        max_cache_length: int,
+    ) -> Any:
+        """Also say, to schemes that depend on it, how long each text is going to be at most."""
+        prepared = super()._prepare_cache_for_generation(
+            generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
+        )
+        cache = model_kwargs.get("past_key_values")
+        goes_on = cache is not None and int(cache.get_seq_length()) > 0
+        if (
+            self.gpt.scheme.depends_on_context
+            and model_kwargs.get("context_length") is None
+            and not goes_on
+        ):
+            # The cache has no room for the last token, which no other one follows.
+            longest = max_cache_length + 1
+            mask = model_kwargs.get("attention_mask")
+            model_kwargs["context_length"] = (
+                longest if mask is None else mask.sum(1) + longest - mask.shape[1]
+            )
+        return prepared
+
+    @staticmethod
+    def create_masks_for_generate(attention_mask: Tensor | None, **_: Any) -> Tensor | None:
+        """The mask as it is, with static caches too: which keys a query sees follows from it."""
+        return attention_mask
+
+
+def _targets(labels: Tensor | None, shifted: Tensor | None) -> Tensor | None:
+    """What each token is to predict: the label of the next one."""
+    if shifted is not None or labels is None:
+        return shifted
+    return F.pad(labels[:, 1:], (0, 1), value=IGNORED)
+
+
+@contextmanager
+def _block_inputs(gpt: GPT, wanted: bool) -> Iterator[list[Tensor]]:
+    """What every block gets while this lasts, if it is wanted."""
+    states: list[Tensor] = []
+    hooks = [
+        block.register_forward_pre_hook(lambda _, given: states.append(given[0]))
+        for block in (gpt.blocks if wanted else ())
+    ]
+    try:
+        yield states
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -1,1 +1,0 @@
-"""Other libraries that scale-invariant attention moves into; each is imported by its name."""

@@ -1,0 +1,1 @@
+"""Experiments, reports and benchmarks: what measures the library, and no user imports."""

@@ -1,0 +1,311 @@
+"""Named comparisons of a backend with itself and with others, each side by side in one run.
+
+A figure is worked out within every round, in which all sides take one turn; what counts is its median
+over the rounds.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+
+import torch
+
+from ...attention import DistanceAffine
+from . import targets
+from .problem import DECODE, FORWARD, FORWARD_AND_BACKWARD, Problem
+from .records import Ratio
+from .rivals import BASELINE, Attention, Rival
+from .targets import AT_LEAST, AT_MOST, MICROSECONDS, RATIO, SHARE, is_met
+from .timing import Spread, interleaved
+
+SHAPES = ("6x128", "12x64")
+THREADED_SHAPES = (*SHAPES, "1x128", "1x64")
+BOTH_PASSES = (FORWARD, FORWARD_AND_BACKWARD)
+
+TINY_LENGTH = 16
+# Calls in one turn of a tiny problem, far above the resolution of the clock.
+TINY_CALLS = 200
+
+Runs = Mapping[str, Callable[[], object]]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What is worked out from the seconds of one round, and what it should be."""
+
+    comparison: str
+    of_round: Callable[[Mapping[str, float]], float]
+    target: float
+    sense: str = AT_MOST
+    unit: str = RATIO
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Sides that take turns at one problem, made when their turn comes, and the figures they give.
+
+    `calls` is how often a side calls the op in one turn.
+    """
+
+    problem: Problem
+    runs: Callable[[], Runs]
+    figures: Sequence[Figure]
+    calls: int = 1
+
+    @property
+    def names(self) -> str:
+        """What is compared."""
+        return " and ".join(figure.comparison for figure in self.figures)
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """The tokens of each comparison."""
+
+    usual: int = 4096
+    flex: tuple[int, ...] = (4096, 8192)
+    window: int = 512
+    windowed: int = 16384
+    decode: int = 65536
+
+
+FULL = Lengths()
+QUICK = Lengths(usual=64, flex=(64,), window=8, windowed=256, decode=1024)
+
+
+def trials(
+    rival: Rival, baseline: Rival, flex: Rival | None, read_gigabytes_per_second: float, at: Lengths
+) -> Iterator[Trial]:
+    """All comparisons of a backend, with SDPA as the baseline.
+
+    Those with FlexAttention are there if it is given, those of threads if there is a second core.
+    """
+    for shape in SHAPES:
+        for pass_name in BOTH_PASSES:
+            yield _transform(rival, _problem(shape, at.usual, pass_name))
+    for shape in SHAPES:
+        yield _table_gradients(rival, _problem(shape, at.usual, FORWARD_AND_BACKWARD))
+    if flex is not None:
+        for shape in SHAPES:
+            for length in at.flex:
+                yield _against(rival, flex, _problem(shape, length, FORWARD))
+    for shape in SHAPES:
+        for pass_name in BOTH_PASSES:
+            yield _window(rival, _problem(shape, at.windowed, pass_name), at.window)
+    for shape in SHAPES:
+        yield _decode(
+            rival, baseline, _problem(shape, at.decode, DECODE), read_gigabytes_per_second
+        )
+    if cores() > 1:
+        for shape in THREADED_SHAPES:
+            for pass_name in BOTH_PASSES:
+                yield _threads(rival, _problem(shape, at.usual, pass_name))
+    for pass_name in (FORWARD, DECODE):
+        yield _overhead(rival, baseline, _problem("6x128", TINY_LENGTH, pass_name))
+
+
+def compared(trial: Trial, seconds: float) -> list[Ratio]:
+    """The figures of a trial that goes on for so many seconds, and for three rounds at least."""
+    times = interleaved(trial.runs(), seconds)
+    rounds = [dict(zip(times, turn, strict=True)) for turn in zip(*times.values(), strict=True)]
+    medians_ms = "; ".join(
+        f"{name} {1e3 * median(values) / trial.calls:.4g}" for name, values in times.items()
+    )
+    return [_ratio(trial.problem, figure, rounds, medians_ms) for figure in trial.figures]
+
+
+def _ratio(
+    problem: Problem, figure: Figure, rounds: Sequence[Mapping[str, float]], medians_ms: str
+) -> Ratio:
+    spread = Spread.of([figure.of_round(turn) for turn in rounds])
+    return Ratio(
+        figure.comparison,
+        problem.shape,
+        problem.length,
+        problem.pass_name,
+        figure=spread.median,
+        low=spread.low,
+        high=spread.high,
+        unit=figure.unit,
+        sense=figure.sense,
+        target=figure.target,
+        met=is_met(spread.median, figure.sense, figure.target),
+        medians_ms=medians_ms,
+        rounds=len(rounds),
+    )
+
+
+def _transform(rival: Rival, problem: Problem) -> Trial:
+    def runs() -> Runs:
+        inputs = problem.inputs()
+        identity = DistanceAffine.identity(problem.length)
+        tables = DistanceAffine.scale_invariant(problem.length)
+        return {
+            "tau": problem.run(rival.attention, inputs),
+            "tables": problem.run(partial(rival.attention, affine=tables), inputs),
+            "identity": problem.run(partial(rival.attention, affine=identity), inputs),
+        }
+
+    return Trial(
+        problem,
+        runs,
+        [
+            Figure(
+                "transform by tau, to gain 1 and bias 0",
+                lambda t: t["tau"] / t["identity"],
+                targets.TRANSFORM_COST,
+            ),
+            Figure(
+                "transform by tables made before, to gain 1 and bias 0",
+                lambda t: t["tables"] / t["identity"],
+                targets.TRANSFORM_COST,
+            ),
+        ],
+    )
+
+
+def _table_gradients(rival: Rival, problem: Problem) -> Trial:
+    def runs() -> Runs:
+        inputs = problem.inputs()
+        fixed = DistanceAffine.scale_invariant(problem.length)
+        learned = DistanceAffine(
+            fixed.gain.clone().requires_grad_(), fixed.bias.clone().requires_grad_()
+        )
+        *tensors, _ = inputs
+        return {
+            "learned": problem.run(
+                partial(rival.attention, affine=learned), inputs, (learned.gain, learned.bias)
+            ),
+            "fixed": problem.run(partial(rival.attention, affine=fixed), inputs),
+            "forward": partial(rival.attention, *tensors, affine=fixed),
+        }
+
+    return Trial(
+        problem,
+        runs,
+        [
+            Figure(
+                "table gradients, to backward without them",
+                lambda t: (t["learned"] - t["fixed"]) / (t["fixed"] - t["forward"]),
+                targets.TABLE_GRADIENTS,
+                unit=SHARE,
+            )
+        ],
+    )
+
+
+def _against(rival: Rival, other: Rival, problem: Problem) -> Trial:
+    return Trial(
+        problem,
+        _side_by_side(problem, {rival.name: rival.attention, other.name: other.attention}),
+        [
+            Figure(
+                f"time relative to {other.name}",
+                lambda t: t[rival.name] / t[other.name],
+                targets.TIME_TO_FLEX,
+            )
+        ],
+    )
+
+
+def _window(rival: Rival, problem: Problem, window: int) -> Trial:
+    windowed: Attention = partial(rival.attention, window=window)
+    sides = {"window": windowed, "full": rival.attention}
+    figure = Figure(
+        f"window of {window}, to the whole triangle",
+        lambda t: t["window"] / t["full"],
+        targets.WINDOW_TIME,
+    )
+    return Trial(problem, _side_by_side(problem, sides), [figure])
+
+
+def _decode(
+    rival: Rival, baseline: Rival, problem: Problem, read_gigabytes_per_second: float
+) -> Trial:
+    least_seconds = problem.cache_bytes / read_gigabytes_per_second / 1e9
+    sides = {rival.name: rival.attention, BASELINE: baseline.attention}
+    return Trial(
+        problem,
+        _side_by_side(problem, sides),
+        [
+            Figure(
+                "one query, time relative to SDPA",
+                lambda t: t[rival.name] / t[BASELINE],
+                targets.DECODE_TIME_TO_SDPA,
+            ),
+            Figure(
+                "one query, share of read bandwidth",
+                lambda t: least_seconds / t[rival.name],
+                targets.SHARE_OF_BANDWIDTH,
+                AT_LEAST,
+                SHARE,
+            ),
+        ],
+    )
+
+
+def _threads(rival: Rival, problem: Problem) -> Trial:
+    def runs() -> Runs:
+        run = problem.run(rival.attention, problem.inputs())
+        return {"one": _with_threads(1, run), "two": _with_threads(2, run)}
+
+    figure = Figure(
+        "speed-up by a second thread", lambda t: t["one"] / t["two"], targets.SPEED_UP, AT_LEAST
+    )
+    return Trial(problem, runs, [figure])
+
+
+def _overhead(rival: Rival, baseline: Rival, problem: Problem) -> Trial:
+    def runs() -> Runs:
+        sides = {rival.name: rival.attention, BASELINE: baseline.attention}
+        return {name: _repeated(problem, attention) for name, attention in sides.items()}
+
+    figure = Figure(
+        "time of a tiny call beyond SDPA's",
+        lambda t: 1e6 * (t[rival.name] - t[BASELINE]) / TINY_CALLS,
+        targets.CALL_OVERHEAD,
+        unit=MICROSECONDS,
+    )
+    return Trial(problem, runs, [figure], calls=TINY_CALLS)
+
+
+def _side_by_side(problem: Problem, sides: Mapping[str, Attention]) -> Callable[[], Runs]:
+    def runs() -> Runs:
+        inputs = problem.inputs()
+        return {name: problem.run(attention, inputs) for name, attention in sides.items()}
+
+    return runs
+
+
+def _with_threads(threads: int, run: Callable[[], object]) -> Callable[[], None]:
+    def limited() -> None:
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            run()
+        finally:
+            torch.set_num_threads(before)
+
+    return limited
+
+
+def _repeated(problem: Problem, attention: Attention) -> Callable[[], None]:
+    *tensors, _ = problem.inputs()
+
+    def calls() -> None:
+        with torch.no_grad():
+            for _ in range(TINY_CALLS):
+                attention(*tensors)
+
+    return calls
+
+
+def _problem(shape: str, length: int, pass_name: str) -> Problem:
+    return Problem.named(shape, str(length), pass_name)
+
+
+def cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

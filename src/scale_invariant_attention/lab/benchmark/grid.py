@@ -1,0 +1,162 @@
+"""Every rival at every problem, round by round, and the figures of each.
+
+A ratio to SDPA is the median of the ratios within the rounds. Shares of peak count the exact causal
+triangle against what the machine can do at best; to decode, what counts is how fast keys and values
+are read.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ...provenance import CHANGED, IDENTITY
+from .bounds import Bounds
+from .peak_memory import peak_memory
+from .problem import DECODE, PASSES, Problem
+from .records import Timing, read_records
+from .rivals import BASELINE, Rival
+from .timing import Spread, interleaved, seconds_of
+
+# The part of a problem's length at which a rival shows how slow it is: the work is its square.
+_FORETASTE = 8
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much to measure when the options do not say."""
+
+    shapes: Sequence[str]
+    lengths: Sequence[str]
+    decode_lengths: Sequence[str]
+    seconds: float
+
+
+FULL = Extent(
+    shapes=("6x128", "12x64"),
+    lengths=("512", "1024", "2048", "4096", "8192", "16384", "32768"),
+    decode_lengths=("4096", "16384", "65536"),
+    seconds=30,
+)
+QUICK = Extent(shapes=("2x32",), lengths=("128", "256"), decode_lengths=("512",), seconds=0.2)
+
+
+def problems(
+    extent: Extent,
+    shapes: Sequence[str] = (),
+    lengths: Sequence[str] = (),
+    passes: Sequence[str] = (),
+) -> list[Problem]:
+    """Shapes by lengths by passes, those of `extent` where none are given; the cheapest first.
+
+    >>> [str(problem) for problem in problems(FULL, ["6x128"], ["512", "64"], ["forward"])]
+    ['6x128, 64 tokens, forward', '6x128, 512 tokens, forward']
+    """
+    grid = (
+        Problem.named(shape, length, pass_name)
+        for pass_name in passes or PASSES
+        for shape in shapes or extent.shapes
+        for length in lengths or (extent.decode_lengths if pass_name == DECODE else extent.lengths)
+    )
+    return sorted(grid, key=lambda problem: problem.flops)
+
+
+def objection(problem: Problem, rival: Rival, memory_limit: float, slowest: float) -> str | None:
+    """Why a rival sits a problem out, None if it takes part.
+
+    Score matrices may take `memory_limit` bytes. One run may take `slowest` seconds, going by a run
+    at an eighth of the length and the work at both; SDPA always takes part, to be the measure.
+    """
+    found = problem.objection(rival, memory_limit)
+    if found is not None or rival.name == BASELINE:
+        return found
+    expected = _expected_seconds(problem, rival)
+    if expected > slowest:
+        return f"a run would take about {expected:.0f} s, and {slowest:g} s are allowed"
+    return None
+
+
+def _expected_seconds(problem: Problem, rival: Rival) -> float:
+    short = replace(problem, length=max(1, problem.length // _FORETASTE))
+    run = short.run(rival.attention, short.inputs())
+    # The first run may compile.
+    run()
+    return seconds_of(run) * problem.flops / short.flops
+
+
+def measured(
+    problem: Problem, taking_part: Sequence[Rival], seconds: float, bounds: Bounds, memory: bool
+) -> list[Timing]:
+    """The figures of each rival, SDPA being one of them."""
+    inputs = problem.inputs()
+    runs = {rival.name: problem.run(rival.attention, inputs) for rival in taking_part}
+    times = interleaved(runs, seconds)
+    return [
+        timing(
+            problem,
+            name,
+            mine,
+            times[BASELINE],
+            bounds,
+            peak_memory(name, problem) if memory else None,
+        )
+        for name, mine in times.items()
+    ]
+
+
+def timing(
+    problem: Problem,
+    rival: str,
+    seconds: Sequence[float],
+    baseline_seconds: Sequence[float],
+    bounds: Bounds,
+    memory: int | None,
+) -> Timing:
+    """The figures of one rival from its times and SDPA's in the same rounds."""
+    time = Spread.of(seconds)
+    pairs = zip(seconds, baseline_seconds, strict=True)
+    ratio = Spread.of([mine / baseline for mine, baseline in pairs])
+    gflops = problem.flops / time.median / 1e9
+    reading = problem.cache_bytes / time.median / 1e9 if problem.pass_name == DECODE else None
+    return Timing(
+        problem.shape,
+        problem.length,
+        problem.pass_name,
+        rival,
+        median_ms=time.median * 1e3,
+        low_ms=time.low * 1e3,
+        high_ms=time.high * 1e3,
+        tenth_ms=time.tenth * 1e3,
+        ninetieth_ms=time.ninetieth * 1e3,
+        ratio_to_sdpa=ratio.median,
+        ratio_low=ratio.low,
+        ratio_high=ratio.high,
+        gflops=gflops,
+        share_of_peak=gflops / bounds.peak_gflops,
+        gigabytes_per_second=reading,
+        share_of_bandwidth=None if reading is None else reading / bounds.read_gigabytes_per_second,
+        peak_memory_mib=None if memory is None else memory / 2**20,
+        rounds=len(seconds),
+    )
+
+
+def recorded(path: Path, origin: dict[str, str]) -> tuple[dict[str, str], list[Timing]]:
+    """Header and rows to go on from, of a run with the same code, machine and rivals as `origin`."""
+    header, rows = read_records(path, Timing)
+    for name in (*IDENTITY, "rivals"):
+        if header.get(name) != origin[name]:
+            raise ValueError(
+                f"{path} was recorded with {name} {header.get(name)!r}, and this is "
+                f"{origin[name]!r}: begin anew without --resume, or name another --output"
+            )
+    if origin["commit"].endswith(CHANGED):
+        raise ValueError(
+            f"{path} was recorded from uncommitted changes, which may not be those of now: "
+            f"commit them, and begin anew without --resume"
+        )
+    return header, rows
+
+
+def is_recorded(problem: Problem, rows: Sequence[Timing]) -> bool:
+    """Whether rows have a problem; files are replaced whole, so that they have all its rivals."""
+    key = (problem.shape, problem.length, problem.pass_name)
+    return any((row.shape, row.length, row.pass_name) == key for row in rows)

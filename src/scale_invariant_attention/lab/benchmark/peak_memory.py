@@ -1,0 +1,95 @@
+"""How much memory an attention needs above its inputs, outputs and gradients.
+
+    python -m scale_invariant_attention.lab.benchmark.peak_memory tiled 6x128 16384 forward+backward
+
+A fresh process measures, so that nothing earlier has left memory behind:
+
+1. It makes the inputs and the gradient of the output, and calls the op once on a few tokens, so
+   that libraries, threads and compiled kernels are there.
+2. It fills stand-ins as large as the output and the gradients of the inputs, and reads the resident
+   memory: the floor, which every implementation needs.
+3. It drops the stand-ins, resets the high-water mark of resident memory, calls the op, keeps what
+   it returns, and reads the mark.
+
+The result is mark minus floor: the op's own output and gradients cancel against the stand-ins, and
+only what it holds beyond them counts. Scratch that is gone before the gradients are made can hide
+in their place, as it should: it makes no process larger. The child's malloc returns every block
+above 64 KiB to the system as soon as it is freed, so that resident memory is live memory. Where the
+mark cannot be reset (outside Linux), it stands at the floor anyway: nothing before was larger.
+"""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from .problem import Problem
+from .rivals import Attention, rival_named
+
+WARM_UP_LENGTH = 64
+PROMPT_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+
+
+def peak_memory(rival: str, problem: Problem) -> int:
+    """Bytes above inputs, outputs and gradients of a rival by name, measured in a fresh process.
+
+    Forward alone has no gradients, and nothing is kept for them.
+    """
+    words = (rival, problem.shape, str(problem.length), problem.pass_name)
+    child = subprocess.run(  # noqa: S603  this module itself
+        [sys.executable, "-m", __name__, *words],
+        env=os.environ | PROMPT_MALLOC,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if child.returncode != 0:
+        raise RuntimeError(
+            f"the memory of {rival!r} at {problem} could not be measured: "
+            f"exit status {child.returncode}\n{child.stderr}"
+        )
+    return int(child.stdout)
+
+
+def bytes_above_floor(attention: Attention, problem: Problem) -> int:
+    """The measurement itself, for a process that does nothing else."""
+    inputs = problem.inputs()
+    few = replace(problem, length=min(WARM_UP_LENGTH, problem.length))
+    few.run(attention, few.inputs())()
+    returned = inputs if problem.backward else (inputs.query,)
+    stand_ins = [torch.ones_like(tensor) for tensor in returned]
+    floor = _status("VmRSS")
+    del stand_ins
+    _reset_mark()
+    kept = problem.run(attention, inputs)()
+    mark = _status("VmHWM")
+    del kept
+    return max(0, mark - floor)
+
+
+def _status(field: str) -> int:
+    """A field of the process status in bytes; the largest resident memory where there is none."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith(field + ":"):
+                return int(line.split()[1]) * 1024
+    # Not on every system.
+    import resource
+
+    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return largest if sys.platform == "darwin" else largest * 1024
+
+
+def _reset_mark() -> None:
+    control = Path("/proc/self/clear_refs")
+    if control.exists():
+        control.write_text("5")
+
+
+if __name__ == "__main__":
+    name, *words = sys.argv[1:]
+    print(bytes_above_floor(rival_named(name).attention, Problem.named(*words)))

@@ -1,0 +1,165 @@
+"""What is measured of a trained model, and kept in the record of its trial."""
+
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, ClassVar, Protocol
+
+import torch
+
+from ...analysis import attention_by_length, gpt_scores
+from ...analysis.ranges import DECADE
+from ...data import SameTokens, document_spans, spread_windows
+from ...data.needles import NeedleTask
+from ...data.recall import RecallTask
+from ...evaluation import loss_by_length, loss_by_position
+from ...evaluation.needles import depth_edges, find_needles, needle_table
+from ...evaluation.recall import recall_accuracy
+from ...model import GPT
+from ...training import TrainingConfig
+from ...training.corpus import open_corpus
+from ...training.training_data import HELD_OUT, open_task
+
+
+class Evaluation(Protocol):
+    """A question put to models at several lengths: a dataclass, whose fields are recorded with it."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """At which it is put."""
+        ...
+
+    def check(self, config: TrainingConfig) -> None:
+        """Refuse what could not be measured of a model so trained, before hours of training."""
+        ...
+
+    def measure(self, model: GPT, config: TrainingConfig, device: torch.device) -> dict[str, Any]:
+        """What is to be recorded, as JSON can hold it."""
+        ...
+
+
+@dataclass(frozen=True)
+class LossEvaluation:
+    """The loss at `lengths` on the same `tokens`, and by position up to the longest."""
+
+    lengths: tuple[int, ...]
+    tokens: int
+
+    def check(self, config: TrainingConfig) -> None:
+        """See :class:`Evaluation`."""
+        corpus = open_corpus(config.data, "validation", config.vocab_size)
+        SameTokens(corpus, self.lengths, at_most=self.tokens)
+
+    def measure(self, model: GPT, config: TrainingConfig, device: torch.device) -> dict[str, Any]:
+        """See :class:`Evaluation`; no losses by position where no document is long enough."""
+        corpus = open_corpus(config.data, "validation", config.vocab_size)
+        same = SameTokens(corpus, self.lengths, at_most=self.tokens)
+        losses = loss_by_length(model, same, device=device)
+        longest = max(self.lengths)
+        by_position = []
+        if len(document_spans(corpus, at_least=longest + 1)):
+            at_most = max(1, self.tokens // longest)
+            by_position = loss_by_position(model, corpus, longest, at_most=at_most, device=device)
+        return {
+            "losses": [asdict(row) for row in losses],
+            "by_position": [asdict(row) for row in by_position],
+            "corpus": corpus.fingerprint(),
+        }
+
+
+@dataclass(frozen=True)
+class AttentionEvaluation:
+    """What attention does in contexts of `lengths` tokens that end alike: `analysis` says how.
+
+    `ratio` is that of the ranges of distance, and `recent` how many tokens are the nearest.
+    """
+
+    lengths: tuple[int, ...]
+    contexts: int
+    ratio: float = DECADE
+    recent: int = 100
+
+    def check(self, config: TrainingConfig) -> None:
+        """See :class:`Evaluation`."""
+        corpus = open_corpus(config.data, "validation", config.vocab_size)
+        spread_windows(corpus, max(self.lengths), 1)
+
+    def measure(self, model: GPT, config: TrainingConfig, device: torch.device) -> dict[str, Any]:
+        """See :class:`Evaluation`."""
+        corpus = open_corpus(config.data, "validation", config.vocab_size)
+        contexts = spread_windows(corpus, max(self.lengths), self.contexts).to(device)
+        found = attention_by_length(
+            partial(gpt_scores, model),
+            contexts,
+            self.lengths,
+            ratio=self.ratio,
+            recent=self.recent,
+        )
+        return {"attention": [it.to_dict() for it in found], "corpus": corpus.fingerprint()}
+
+
+@dataclass(frozen=True)
+class NeedleEvaluation:
+    """The needles found at `lengths` in so many `examples`, by length and by ranges of depth."""
+
+    lengths: tuple[int, ...]
+    examples: int
+    depths: int = 10
+
+    def check(self, config: TrainingConfig) -> None:
+        """See :class:`Evaluation`."""
+        task = _needles(config)
+        for length in self.lengths:
+            task.example(length, 0)
+
+    def measure(self, model: GPT, config: TrainingConfig, device: torch.device) -> dict[str, Any]:
+        """See :class:`Evaluation`."""
+        task = _needles(config)
+        results = [
+            result
+            for length in self.lengths
+            for result in find_needles(model, task, length, self.examples, device=device)
+        ]
+        return {
+            "needles": needle_table(results, depth_edges(self.depths)),
+            "corpus": open_corpus(config.data, "validation", config.vocab_size).fingerprint(),
+        }
+
+
+@dataclass(frozen=True)
+class RecallEvaluation:
+    """The values recalled at `lengths` in so many `examples`."""
+
+    lengths: tuple[int, ...]
+    examples: int
+
+    def check(self, config: TrainingConfig) -> None:
+        """See :class:`Evaluation`."""
+        for length in self.lengths:
+            _recall(config).example(length, 0)
+
+    def measure(self, model: GPT, config: TrainingConfig, device: torch.device) -> dict[str, Any]:
+        """See :class:`Evaluation`."""
+        task = _recall(config)
+        shares = {
+            length: recall_accuracy(model, task, length, self.examples, device=device)
+            for length in self.lengths
+        }
+        return {
+            "recall": [{"length": length, **share.to_dict()} for length, share in shares.items()]
+        }
+
+
+def _needles(config: TrainingConfig) -> NeedleTask:
+    task = open_task(config, "validation", HELD_OUT)
+    if not isinstance(task, NeedleTask):
+        raise ValueError(f"task must be needles, for needles to be found, got {config.task!r}")
+    return task
+
+
+def _recall(config: TrainingConfig) -> RecallTask:
+    task = open_task(config, "validation", HELD_OUT)
+    if not isinstance(task, RecallTask):
+        raise ValueError(f"task must be recall, for values to be recalled, got {config.task!r}")
+    return task

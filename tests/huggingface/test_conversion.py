@@ -1,0 +1,247 @@
+"""Conversion changes rotary and attention and nothing else, is saved with the model, and goes back."""
+
+import copy
+import json
+import warnings
+
+import pytest
+import torch
+from hugging_face_models import FAMILIES, converted, some_tokens, tiny
+from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
+
+from scale_invariant_attention import huggingface, schemes
+from scale_invariant_attention.huggingface.settings import KEY
+from scale_invariant_attention.schemes import ProportionalRoPE, TruncatedRoPE, YaRN
+
+LENGTH = 20
+
+
+def logits(model, ids=None):
+    with torch.no_grad():
+        return model(some_tokens(2, LENGTH) if ids is None else ids).logits
+
+
+def saved_and_loaded(model, folder, **named):
+    model.save_pretrained(folder)
+    return AutoModelForCausalLM.from_pretrained(folder, **named)
+
+
+def frequencies(model):
+    return model.model.rotary_emb.inv_freq.double()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_back_again_is_the_original_to_the_bit(family):
+    model = tiny(family)
+    before, config = logits(model), model.config.to_dict()
+    weights = copy.deepcopy(model.state_dict())
+    for scheme in ("scale-invariant-p-rope", "logn-rope", "nope"):
+        huggingface.convert(model, scheme)
+        assert not torch.equal(logits(model), before)
+    huggingface.convert(model, "rope")
+    assert torch.equal(logits(model), before)
+    assert model.config.to_dict() == config
+    assert model.state_dict().keys() == weights.keys()
+    assert all(torch.equal(model.state_dict()[name], weights[name]) for name in weights)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_models_of_one_config_are_converted_one_by_one(family):
+    first = tiny(family)
+    second = type(first)(first.config).eval()
+    second.load_state_dict(first.state_dict())
+    before = logits(first)
+    huggingface.convert(first)
+    after = logits(first)
+    assert torch.equal(logits(second), before) and not torch.equal(after, before)
+    huggingface.convert(second, "alibi")
+    assert torch.equal(logits(first), after)
+    third = type(first)(first.config).eval()
+    third.load_state_dict(first.state_dict())
+    assert torch.equal(logits(huggingface.convert(third, "rope")), before)
+    assert torch.equal(logits(first), after)
+    assert all(
+        module.config is first.config for module in first.modules() if hasattr(module, "config")
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_saved_model_comes_back_and_again(family, tmp_path):
+    model = converted(family, tau=3.0)
+    loaded = saved_and_loaded(model, tmp_path / "once")
+    # Saved again without ever having been called, as when an adapter is merged into it.
+    again = saved_and_loaded(loaded, tmp_path / "twice")
+    assert torch.equal(logits(again), logits(model))
+    assert torch.equal(logits(huggingface.convert(again, "rope")), logits(tiny(family)))
+
+
+def test_what_is_learned_is_saved(tmp_path):
+    for scheme, options in (("logn-p-rope", {}), ("scale-invariant-p-rope", {"learn_tau": True})):
+        model = converted(scheme=scheme, **options)
+        learned = {n: p for n, p in model.named_parameters() if "position_scheme" in n}
+        assert len(learned) == 2 and all(p.shape == (4,) for p in learned.values())
+        with torch.no_grad():
+            for parameter in learned.values():
+                parameter.mul_(1 + torch.rand(4))
+        loaded = saved_and_loaded(model, tmp_path / scheme)
+        for name, parameter in learned.items():
+            assert torch.equal(loaded.get_parameter(name), parameter)
+        assert torch.equal(logits(loaded), logits(model))
+
+
+def test_what_is_learned_starts_where_a_checkpoint_does_not_have_it(tmp_path):
+    tiny().save_pretrained(tmp_path)
+    for scheme, options in (("logn-p-rope", {}), ("scale-invariant-p-rope", {"learn_tau": True})):
+        model = converted(scheme=scheme, **options)
+        loaded = AutoModelForCausalLM.from_pretrained(tmp_path, config=model.config)
+        assert torch.equal(logits(loaded), logits(model))
+
+
+def test_calibration_is_saved(tmp_path):
+    calibration = huggingface.Calibration(0.5 + torch.rand(2, 4), torch.randn(2, 4))
+    model = converted(calibration=calibration)
+    assert torch.equal(logits(saved_and_loaded(model, tmp_path)), logits(model))
+    assert not torch.allclose(logits(converted()), logits(model), atol=0.01)
+
+
+def test_a_config_alone_is_enough(tmp_path):
+    model = converted(scheme="logn-rope")
+    model.config.save_pretrained(tmp_path)
+    built = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path))
+    assert built.state_dict().keys() == model.state_dict().keys()
+    assert built.config._attn_implementation == "scale_invariant"
+    built.load_state_dict(model.state_dict())
+    assert torch.equal(logits(built.eval()), logits(model))
+
+
+def test_without_this_package_a_saved_model_is_refused(tmp_path, monkeypatch):
+    converted().save_pretrained(tmp_path)
+    monkeypatch.delitem(AttentionInterface._global_mapping, "scale_invariant")
+    with pytest.raises(ValueError, match='"scale_invariant"` is not supported'):
+        AutoModelForCausalLM.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_another_attention_when_loading_is_warned_of(family, tmp_path):
+    converted(family).save_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match="'eager' leaves out the scheme 'scale-invariant-p-rope'"):
+        AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="scale_invariant")
+    # Schemes that only rotate leave attention to transformers.
+    converted(family, scheme="p-rope").save_pretrained(tmp_path / "p-rope")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        AutoModelForCausalLM.from_pretrained(tmp_path / "p-rope", attn_implementation="eager")
+
+
+def test_half_precision_comes_back_too(tmp_path):
+    for scheme in ("logn-p-rope", "scale-invariant-p-rope"):
+        model = huggingface.convert(tiny().to(torch.bfloat16), scheme)
+        loaded = saved_and_loaded(model, tmp_path / scheme, dtype=torch.bfloat16)
+        assert loaded.dtype == torch.bfloat16
+        assert torch.equal(logits(loaded), logits(model))
+
+
+def test_p_rope_is_written_in_transformers_own_format():
+    model = converted(scheme="p-rope")
+    parameters = model.config.rope_parameters
+    assert parameters["rope_type"] == "proportional"
+    assert parameters["partial_rotary_factor"] == 0.5
+    expected = TruncatedRoPE().frequencies(16, LENGTH)
+    torch.testing.assert_close(frequencies(model), expected, rtol=1e-5, atol=0)
+    # Plain logits need no attention of ours.
+    assert model.config._attn_implementation == "sdpa"
+
+    huggingface.convert(model, "p-rope", fraction=0.75, base=500.0)
+    expected = ProportionalRoPE(0.75, 500.0).frequencies(16, LENGTH)
+    torch.testing.assert_close(frequencies(model), expected, rtol=1e-5, atol=0)
+
+
+def test_p_rope_of_gpt_neox_turns_half_of_all_pairs():
+    model = converted("gpt-neox")
+    expected = TruncatedRoPE().frequencies(16, LENGTH)
+    found = model.gpt_neox.rotary_emb.inv_freq.double()
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
+
+
+def test_every_type_of_layer_gets_the_rotary():
+    model = converted("gemma3", scheme="nope")
+    for kind in ("sliding_attention", "full_attention"):
+        assert model.config.rope_parameters[kind]["partial_rotary_factor"] == 0.0
+        assert not getattr(model.model.rotary_emb, f"{kind}_inv_freq").any()
+
+
+def test_ntk_and_yarn_are_the_schemes_of_the_same_name():
+    model = converted(scheme="rope-ntk", train_length=16)
+    logits(model, some_tokens(1, 48))
+    expected = schemes.get("rope-ntk", train_length=16).rotary.frequencies(16, 48)
+    torch.testing.assert_close(frequencies(model), expected, rtol=1e-5, atol=0)
+    assert huggingface.convert(model, "rope").config.max_position_embeddings == 64
+
+    huggingface.convert(model, "yarn", train_length=16, factor=3.0)
+    expected = YaRN(16).frequencies(16, 48)
+    torch.testing.assert_close(frequencies(model), expected, rtol=1e-5, atol=0)
+
+
+def test_rope_with_another_base():
+    model = converted(scheme="scale-invariant-rope", base=500.0)
+    assert model.config.rope_parameters["rope_theta"] == 500.0
+    assert huggingface.convert(model, "scale-invariant-rope").config.rope_parameters == {
+        "rope_theta": 10_000.0,
+        "rope_type": "default",
+    }
+
+
+def test_a_config_tells_what_was_done():
+    written = json.loads(converted(tau=5.0).config.to_json_string())
+    assert written["attn_implementation"] == "scale_invariant"
+    assert written[KEY]["scheme"] == "scale-invariant-p-rope"
+    assert written[KEY]["options"] == {"tau": 5.0}
+    assert written[KEY]["original"]["rope_parameters"]["rope_theta"] == 10_000.0
+
+
+def test_damaged_settings_are_refused(tmp_path):
+    model = converted()
+    setattr(model.config, KEY, {"schema": "rope"})
+    with pytest.raises(ValueError, match="must be what convert"):
+        huggingface.convert(model)
+
+
+@pytest.mark.parametrize(
+    ("named", "error", "message"),
+    [
+        ({"scheme": "scale-invariant"}, ValueError, "did you mean"),
+        ({"taw": 3}, TypeError, "no option 'taw'.*did you mean 'tau'"),
+        ({"scheme": "rope", "tau": 3.0}, TypeError, "no option 'tau'"),
+        ({"scheme": "logn-rope", "counts": "context"}, TypeError, "no option 'counts'"),
+        ({"tau": -1.0}, ValueError, "tau"),
+        ({"tau": [1.0, 2.0]}, ValueError, "one a head, 4, got 2"),
+        ({"tau": [1.0] * 4, "learn_tau": True}, ValueError, "one number with learn_tau"),
+        ({"tau": torch.ones(4)}, TypeError, "tau"),
+        ({"fraction": 0.01}, ValueError, "fraction"),
+        ({"scheme": "yarn"}, TypeError, "factor is missing"),
+        ({"scheme": "yarn", "factor": 0.0}, ValueError, "factor"),
+        ({"scheme": "yarn", "factor": 0.5}, ValueError, "factor must be at least 1.*0.5"),
+        ({"scheme": "logn-rope", "train_length": 0}, ValueError, "train_length"),
+        (
+            {"calibration": huggingface.Calibration(torch.ones(3, 4))},
+            ValueError,
+            "2 layers and 4 heads",
+        ),
+        (
+            {"scheme": "nope", "calibration": huggingface.Calibration(torch.ones(2, 4))},
+            ValueError,
+            "calibration must be None",
+        ),
+        ({"calibration": {"spread": 1.0}}, TypeError, "calibration must be a Calibration, .* dict"),
+    ],
+)
+def test_wrong_arguments_are_refused_and_change_nothing(named, error, message):
+    model = tiny()
+    before, config = logits(model), model.config.to_dict()
+    with pytest.raises(error, match=message):
+        huggingface.convert(model, **named)
+    assert torch.equal(logits(model), before)
+    assert model.config.to_dict() == config

@@ -1,0 +1,37 @@
+"""The configuration: ours and back, through a file, and what it refuses."""
+
+import pytest
+from tiny_models import CASES, tiny_config
+from transformers import AutoConfig
+
+from scale_invariant_attention.huggingface import ScaleInvariantGPTConfig
+from scale_invariant_attention.model import GPTConfig
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ours_and_back(case, tmp_path):
+    ours = tiny_config(case)
+    ScaleInvariantGPTConfig.of(ours, eos_token_id=7).save_pretrained(tmp_path)
+    back = AutoConfig.from_pretrained(tmp_path)
+    assert isinstance(back, ScaleInvariantGPTConfig)
+    assert back.gpt() == ours
+    assert back.eos_token_id == 7
+
+
+def test_the_defaults_are_ours():
+    assert ScaleInvariantGPTConfig().gpt() == GPTConfig()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"scheme": None}, "slots of one's own"),
+        ({"scheme": "ropes"}, "did you mean 'rope'"),
+        ({"hidden_size": 50, "num_attention_heads": 3}, "multiple of heads"),
+        ({"scheme": "yarn"}, "train_length must be given"),
+        ({"tie_word_embeddings": True}, "head of its own"),
+    ],
+)
+def test_what_is_no_model_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        ScaleInvariantGPTConfig(**changes)

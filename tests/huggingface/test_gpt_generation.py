@@ -1,0 +1,103 @@
+"""`generate` of transformers: the same text as ours, however it is searched and cached."""
+
+import pytest
+import torch
+from tiny_models import CASES, random_tokens
+from transformers import DynamicCache, pipeline
+from transformers_gpt import left_padding, wrapped
+
+from scale_invariant_attention.huggingface.byte_tokenizer import byte_tokenizer
+from scale_invariant_attention.huggingface.gpt_model import (
+    ScaleInvariantGPTForCausalLM,
+)
+from scale_invariant_attention.model import GPT, GPTConfig
+
+# Together with a prompt of 7 tokens beyond the trained length.
+NEW = 8
+
+
+def greedy(model, tokens, **options):
+    return model.generate(tokens, max_new_tokens=NEW, do_sample=False, pad_token_id=0, **options)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_greedy_is_ours(case):
+    model, tokens = wrapped(case), random_tokens(2, 7)
+    assert torch.equal(greedy(model, tokens), model.gpt.generate(tokens, NEW))
+    mask = left_padding((7, 3), 7)
+    expected = model.gpt.generate(tokens, NEW, token_mask=mask.bool())
+    assert torch.equal(greedy(model, tokens, attention_mask=mask), expected)
+
+
+@pytest.mark.parametrize("case", ["learned tau", "yarn", "logn of the context"])
+def test_any_cache_writes_the_same(case):
+    model, tokens, mask = wrapped(case), random_tokens(2, 7), left_padding((7, 3), 7)
+    expected = model.gpt.generate(tokens, NEW, token_mask=mask.bool())
+    for options in ({"use_cache": False}, {"cache_implementation": "static"}):
+        assert torch.equal(greedy(model, tokens, attention_mask=mask, **options), expected)
+
+
+@pytest.mark.parametrize("case", ["scale-invariant-p-rope", "yarn", "logn of the context"])
+def test_searches_with_a_cache_find_what_they_find_without(case):
+    model, tokens, mask = wrapped(case), random_tokens(2, 7), left_padding((7, 3), 7)
+    for options in ({"num_beams": 3}, {"num_beams": 4, "num_return_sequences": 2}):
+        with_cache, without = (
+            greedy(model, tokens, attention_mask=mask, use_cache=used, **options)
+            for used in (True, False)
+        )
+        assert torch.equal(with_cache, without)
+    torch.manual_seed(0)
+    sampled = model.generate(
+        tokens,
+        attention_mask=mask,
+        max_new_tokens=NEW,
+        do_sample=True,
+        num_return_sequences=3,
+        pad_token_id=0,
+    )
+    assert sampled.shape == (6, 7 + NEW)
+    assert len({tuple(row) for row in sampled.tolist()}) > 2
+
+
+@pytest.mark.parametrize("case", ["learned tau", "yarn"])
+def test_assisted_writing_is_the_same_text(case):
+    model, tokens = wrapped(case), random_tokens(1, 7)
+    assert torch.equal(greedy(model, tokens, assistant_model=wrapped(case)), greedy(model, tokens))
+    looked_up = greedy(model, tokens, prompt_lookup_num_tokens=3)
+    assert torch.equal(looked_up, greedy(model, tokens))
+
+
+def test_it_stops_at_the_end_of_a_document_and_goes_on_from_a_cache():
+    model, tokens = wrapped("rope"), random_tokens(1, 7)
+    written = greedy(model, tokens)[0, 7:].tolist()
+    end = written[4]
+    stopped = greedy(model, tokens, eos_token_id=end)[0, 7:].tolist()
+    assert stopped == written[: written.index(end) + 1]
+    cache = DynamicCache(config=model.config)
+    model(tokens, past_key_values=cache)
+    longer = torch.cat([tokens, random_tokens(1, 2, seed=5)], 1)
+    assert torch.equal(greedy(model, longer, past_key_values=cache), greedy(model, longer))
+
+
+def test_embeddings_as_a_prompt():
+    model, tokens = wrapped("rope-ntk"), random_tokens(1, 7)
+    embedded = model.get_input_embeddings()(tokens)
+    expected = model.gpt.generate(tokens, NEW)[:, 7:]
+    found = model.generate(
+        inputs_embeds=embedded, max_new_tokens=NEW, do_sample=False, pad_token_id=0
+    )
+    assert torch.equal(found, expected)
+
+
+def test_a_pipeline_writes_text():
+    gpt = GPT(GPTConfig.preset("mini", layers=1, scheme="alibi"))
+    torch.manual_seed(0)
+    torch.nn.init.normal_(gpt.head.weight)
+    model = ScaleInvariantGPTForCausalLM.of(gpt, eos_token_id=0, pad_token_id=0)
+    writer = pipeline("text-generation", model=model, tokenizer=byte_tokenizer(), device="cpu")
+    prompts = ["def main", "é"]
+    found = writer(prompts, max_new_tokens=8, do_sample=False, batch_size=2)
+    for prompt, (written,) in zip(prompts, found, strict=True):
+        out = gpt.generate(torch.tensor([list(prompt.encode())]), 8, stop_tokens=[0])[0].tolist()
+        text = bytes(token for token in out if token).decode(errors="replace")
+        assert written["generated_text"] == text

@@ -1,0 +1,137 @@
+"""Conversions of Table 4: what is measured, recorded once, and gone on with."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from tiny_conversions import LENGTH, tiny
+
+from scale_invariant_attention import huggingface
+from scale_invariant_attention.data import SameTokens, standard_library
+from scale_invariant_attention.lab.experiments import table4
+from scale_invariant_attention.lab.experiments.conversions import (
+    TokenLosses,
+    converted,
+    first_model,
+    recorded,
+    run,
+)
+from scale_invariant_attention.lab.experiments.records import DifferentRecordError
+from scale_invariant_attention.lab.reporting import paper
+
+OURS = "scale-invariant-p-rope"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("table4")
+    run(tiny("rope", "rope-ntk", "logn-ntk", OURS), folder / "runs", folder / "results")
+    return folder
+
+
+def losses(folder, name):
+    record = json.loads((folder / "results" / f"table4-{name}-seed-0.json").read_text())
+    return {row["length"]: row["loss"] for row in record["losses"]}
+
+
+def test_the_schemes_are_those_of_the_paper():
+    assert set(table4.SCHEMES) == set(paper.TABLE4)
+    assert table4.NOT_CONTINUED == paper.NOT_CONTINUED
+
+
+@pytest.mark.parametrize("scheme", ["rope", "rope-ntk"])
+def test_what_is_not_trained_on_has_the_loss_of_the_first_model(folder, scheme):
+    [trial] = tiny(scheme)
+    same = SameTokens(standard_library("validation"), trial.evaluation.lengths, at_most=8 * LENGTH)
+    for length, recorded_loss in losses(folder, scheme).items():
+        # Another model for each length, so that NTK has no longer text to remember.
+        model = huggingface.convert(first_model(trial, folder / "runs"), scheme)
+        total = 0.0
+        for inputs, targets in same.batches(length, batch_size=100):
+            with torch.no_grad():
+                logits = model(inputs).logits.double().log_softmax(-1)
+            total -= logits.gather(-1, targets.unsqueeze(-1)).sum().item()
+        assert recorded_loss == pytest.approx(total / same.count, rel=1e-5)
+    assert losses(folder, "rope")[LENGTH] == losses(folder, "rope-ntk")[LENGTH]
+
+
+def test_every_way_of_ours_is_recorded_and_training_matters(folder):
+    ways = ("", "-calibrated", "-untrained", "-calibrated-untrained")
+    found = [losses(folder, OURS + way)[LENGTH] for way in ways]
+    assert len(set(found)) == 4
+    assert found[0] < found[2] and found[1] < found[3]
+
+
+def test_scores_of_a_calibrated_model_have_unit_spread(folder):
+    trial = next(it for it in tiny(OURS) if it.calibrated)
+    model = converted(trial, first_model(trial, folder / "runs"))
+    assert model.config.scale_invariant_attention["options"] == {"base": 16.0, "tau": 10.0}
+    rows = torch.randint(1, 256, (64, LENGTH), generator=torch.Generator().manual_seed(0))
+    spread = huggingface.measure_scores(model, [rows]).spread
+    plain = converted(replace(trial, calibrated=False), first_model(trial, folder / "runs"))
+    far = huggingface.measure_scores(plain, [rows]).spread
+    assert (spread.log().abs() < far.log().abs()).all()
+    assert ((spread > 0.5) & (spread < 2)).all()
+
+
+def test_what_is_recorded_is_not_run_again(folder):
+    done = []
+    trials = tiny("rope", OURS)
+    run(trials, folder / "nowhere", folder / "results", done=lambda trial, _: done.append(trial))
+    assert done == trials
+    assert not (folder / "nowhere").exists()
+
+
+def test_the_first_training_is_shared_and_gone_on_with(folder, tmp_path):
+    class BrokenError(Exception):
+        pass
+
+    def break_off(name, step, loss):
+        if step == 3:
+            raise BrokenError
+
+    [trial] = tiny("rope")
+    with pytest.raises(BrokenError):
+        run([trial], tmp_path / "runs", tmp_path / "results", watch=break_off)
+    steps = []
+    run([trial], tmp_path / "runs", tmp_path / "results", watch=lambda *it: steps.append(it[:2]))
+    assert steps == [("table4-first-seed-0", 3), ("table4-first-seed-0", 4)]
+    assert losses(tmp_path, "rope") == losses(folder, "rope")
+
+
+def test_a_record_of_something_else_is_never_overwritten(folder):
+    [trial] = tiny("rope")
+    other = replace(trial, first=replace(trial.first, learning_rate=1.0))
+    with pytest.raises(DifferentRecordError, match=r"config.first.learning_rate is 0.003 there"):
+        recorded(other, folder / "results")
+
+
+def test_a_file_that_is_no_record_is_named(tmp_path):
+    [trial] = tiny("rope")
+    (tmp_path / f"{trial.name}.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"table4-rope-seed-0.json is no record of an experiment"):
+        recorded(trial, tmp_path)
+
+
+def test_a_record_tells_all_of_it(folder):
+    record = json.loads((folder / "results" / "table4-logn-ntk-seed-0.json").read_text())
+    assert record["config"]["continued"]["length"] == LENGTH
+    assert record["trained_as"] == "table4-logn-ntk-seed-0"
+    assert len(record["training"]["loss"]) == len(record["training"]["gradient_norm"]) == 2
+    assert record["seconds"] >= 0
+    assert {"commit", "torch", "transformers"} <= record["provenance"].keys()
+
+
+def test_token_losses_have_the_models_mean(folder):
+    [trial] = tiny("rope")
+    model = first_model(trial, folder / "runs")
+    tokens = torch.randint(256, (2, LENGTH + 1))
+    with torch.no_grad():
+        found = TokenLosses(model)(tokens[:, :-1], tokens[:, 1:])
+        assert found.mean().item() == pytest.approx(model(tokens, labels=tokens).loss.item())
+
+
+def test_a_scheme_that_the_table_does_not_have_is_refused():
+    with pytest.raises(ValueError, match="Table 4 has no scheme 'scale-invariant-rope'"):
+        table4.trials(("scale-invariant-rope",))

@@ -1,0 +1,22 @@
+"""docs/figures.md and the pictures that it shows are what the records say."""
+
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from scale_invariant_attention.cli import app
+from scale_invariant_attention.cli.figures import FORMATS
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_page_and_the_figures_of_the_repository_are_what_its_records_say(tmp_path, monkeypatch):
+    # Pixels take as long as all the rest, and other tests look at them.
+    monkeypatch.setitem(FORMATS, "png", lambda figure: b"")
+    results, docs = ROOT / "results" / "mini", tmp_path / "docs"
+    words = ["figures", "--results", results, "-o", docs / "figures", "--formats", "png"]
+    done = CliRunner().invoke(app, [*map(str, words), "--page", str(docs / "figures.md")])
+    assert done.exit_code == 0, done.output
+    assert (docs / "figures.md").read_text() == (ROOT / "docs" / "figures.md").read_text()
+    made = {path.name for path in (docs / "figures").iterdir()}
+    assert made == {path.name for path in (ROOT / "docs" / "figures").iterdir()}

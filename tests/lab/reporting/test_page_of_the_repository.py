@@ -1,0 +1,21 @@
+"""REPRODUCTION.md of the repository is what its records say."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from scale_invariant_attention.cli import app
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_page_of_the_repository_is_what_its_records_say(tmp_path):
+    pytest.importorskip("transformers", reason="the trials of Table 4 are described in its terms")
+    results = ROOT / "results" / "mini"
+    words = ["reproduce", "page", "--results", results, "--figures", tmp_path / "docs"]
+    done = CliRunner().invoke(app, [*map(str, words), "--output", str(tmp_path / "page.md")])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "page.md").read_text() == (ROOT / "REPRODUCTION.md").read_text()
+    for figure in (tmp_path / "docs").glob("*.png"):
+        assert (ROOT / "docs" / figure.name).exists()

@@ -1,0 +1,78 @@
+"""REPRODUCTION.md: what it makes of records."""
+
+import pytest
+from small_records import record, table
+
+from scale_invariant_attention.lab.reporting.reproduction import page_and_figures
+
+
+def losses_of(scheme, seed):
+    rise = 0.0 if scheme in ("alibi", "scale-invariant-p-rope") else 1.0
+    start = 1.2 - 0.1 * (scheme == "scale-invariant-p-rope") + 0.01 * seed
+    return (start, start + rise, start + 2 * rise)
+
+
+@pytest.fixture(scope="module")
+def made():
+    main = table(losses_of)
+    ours = [it for it in main if it["config"]["scheme"] == "scale-invariant-p-rope"]
+    swept = [
+        record("scale-invariant-p-rope", 0, (1.3, 1.4, 1.5), tau=0.1),
+        record("scale-invariant-p-rope", 0, (1.6, 1.7, 1.8), tau=100.0),
+    ]
+    return page_and_figures(main, {"tau": [*ours, *swept], "base": ours})
+
+
+def lines(page, start):
+    return [line for line in page.splitlines() if line.startswith(start)]
+
+
+def test_every_scheme_stands_beside_the_paper(made):
+    page, _ = made
+    (rope,) = lines(page, "| RoPE |")
+    assert rope == (
+        "| RoPE | 1.210 ± 0.006 | 2.210 ± 0.006 | 3.210 ± 0.006 | +2.000 "
+        "| 3.261 | 3.936 | 5.260 | +1.999 |"
+    )
+    (ours,) = lines(page, "| Scale-inv. p-RoPE |")
+    assert ours.count("**") == 12
+    (ablation,) = lines(page, "| Scale-inv. NoPE |")
+    assert ablation.endswith("|  |  |  |  |")
+
+
+def test_what_differs_in_scale_is_said(made):
+    page, _ = made
+    assert "| parameters | 0.85 million | 162 million |" in page
+    assert "| heads | 4 of 32 | 6 of 128 |" in page
+    assert "| training | 500 steps of 4,096 tokens | 4,578 steps of 524,288 tokens |" in page
+    assert "| base of p-RoPE | 16 | 1024 |" in page
+
+
+def test_a_sweep_compares_the_seeds_that_all_values_have(made):
+    page, figures = made
+    assert "| 0.1 | 1.300 | 1.400 | 1.500 |\n| 10 | 1.100 | 1.100 | 1.100 |\n| 100 | 1.600" in page
+    assert "Seeds: 0." in page
+    assert "## The base of p-RoPE" not in page
+    assert set(figures) == {"reproduction-position.png", "reproduction-tau.png"}
+    for name, picture in figures.items():
+        assert f"(docs/{name})" in page
+        assert picture.startswith(b"\x89PNG")
+
+
+def test_where_it_comes_from_is_said_once_a_training(made):
+    page, _ = made
+    # Of 12 schemes 9 are trained, with 3 seeds, and 2 more of the sweep.
+    assert (
+        "\n38 records of 29 trainings, each on one core (Processor), made from 2026-01-02" in page
+    )
+    assert "c" * 40 in page
+
+
+def test_links_lead_to_where_the_figures_are():
+    page, figures = page_and_figures(table(losses_of, seeds=(0,)), {}, figures_at="../pictures")
+    assert [f"(../pictures/{name})" in page for name in figures] == [True]
+
+
+def test_without_our_scheme_there_is_no_page():
+    with pytest.raises(ValueError, match="must have trainings of scale-invariant-p-rope"):
+        page_and_figures([record("rope", 0, (1.0, 2.0, 3.0))], {})

@@ -1,0 +1,76 @@
+"""What REPRODUCTION.md says of needles and of recall, from records of trainings that nobody made."""
+
+from small_records import needle_record, recall_record
+
+from scale_invariant_attention.lab.reporting.retrieval_sections import (
+    needle_section,
+    recall_section,
+)
+
+
+def needles(**shares_of):
+    """The section of schemes, each with its shares of one seed after the other."""
+    return list(
+        needle_section(
+            [
+                needle_record(scheme.replace("_", "-"), seed, shares)
+                for scheme, seeds in shares_of.items()
+                for seed, shares in enumerate(seeds)
+            ]
+        )
+    )
+
+
+def row(parts, title):
+    (line,) = [
+        line for part in parts for line in part.splitlines() if line.startswith(f"| {title} |")
+    ]
+    return line
+
+
+def test_nothing_recorded_is_nothing_said():
+    assert list(needle_section([])) == list(recall_section([])) == []
+
+
+def test_shares_stand_beside_the_papers_and_the_best_are_bold():
+    said = needles(
+        rope=[(1.0, 0.0, 0.0), (0.5, 0.1, 0.0)], scale_invariant_rope=[(0.75, 0.5, 0.25)] * 2
+    )
+    assert row(said, "RoPE") == (
+        "| RoPE | **0.750 ± 0.250** | 0.050 ± 0.050 | 0.000 ± 0.000 | 0.962 | 0.000 | 0.000 |"
+    )
+    assert row(said, "Scale-inv. RoPE") == (
+        "| Scale-inv. RoPE | **0.750 ± 0.000** | **0.500 ± 0.000** | **0.250 ± 0.000** |  |  |  |"
+    )
+    assert "mean and standard error over 2 seeds" in said[0]
+
+
+def test_the_recipe_is_that_of_the_records():
+    task = needles(rope=[(1.0, 0.0, 0.0)])[2].replace("\n", " ")
+    assert "1 needle of 7 digits a text instead of 3 of 7" in task
+    assert "grow from 80 bytes to 256 in the first 200 steps" in task
+    assert "100 steps up, 100 constant, 100 down. 50 texts at each length." in task
+
+
+def test_what_was_not_learned_at_the_trained_length_is_named_by_seed():
+    said = needles(
+        yarn=[(0.9, 0.0, 0.0)],
+        nope=[(0.0, 0.0, 0.0), (0.02, 1.0, 1.0)],
+        rope=[(1.0, 0.0, 0.0), (0.48, 0.0, 0.0)],
+    )
+    (line,) = [part for part in said if part.startswith("Below 0.9")]
+    assert line.replace("\n", " ").endswith(
+        "not learned in time: RoPE (0.48 in seed 1); NoPE (0.00 in seed 0, 0.02 in seed 1)."
+    )
+
+
+def test_where_all_was_learned_nothing_is_said_of_it():
+    assert not any("learned in time" in part for part in needles(rope=[(0.9, 0.0, 0.0)]))
+
+
+def test_recall_has_no_figures_of_the_paper_and_says_what_chance_is():
+    said = list(recall_section([recall_record("alibi", 0, (1.0, 0.5, 0.25))]))
+    assert row(said, "ALiBi") == "| ALiBi | **1.000** | **0.500** | **0.250** |"
+    assert said[-1].replace("\n", " ").endswith("One value in 4 is right by chance.")
+    unlearned = list(recall_section([recall_record("alibi", 2, (0.4, 0.5, 0.25))]))
+    assert unlearned[-1].endswith("ALiBi (0.40 in seed 2).")

@@ -1,0 +1,274 @@
+"""The page of runs: what its tables say, how it is switched, and that nothing in it can run away."""
+
+import json
+import re
+from base64 import b64encode
+from hashlib import sha256
+from html.parser import HTMLParser
+from importlib.resources import files
+from statistics import mean, stdev
+
+import pytest
+from small_records import LENGTHS, record, table
+
+from scale_invariant_attention import schemes
+from scale_invariant_attention.cli.report_inputs import read_entries
+from scale_invariant_attention.lab.reporting.styles import TITLES, style
+from scale_invariant_attention.lab.reporting.web_page import Entry, Measurement, render_page
+from scale_invariant_attention.lab.reporting.web_page.looks import (
+    DASHES,
+    FURTHER,
+    ON_DARK,
+    scheme_look,
+)
+from scale_invariant_attention.lab.reporting.web_page.scheme_sentences import SENTENCES
+from scale_invariant_attention.lab.reporting.web_page.variants import variants_of
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u2028'\"&"
+
+
+def losses_of(scheme, seed):
+    """Told apart by scheme and seed; scale-invariant p-RoPE is best but at the shortest."""
+    place = schemes.names().index(scheme)
+    base = 1.0 if scheme == "scale-invariant-p-rope" else 1.1 + 0.01 * place
+    return tuple(
+        base + 0.003 * seed + (0.5 if base == 1.0 and n == LENGTHS[0] else 0.0) for n in LENGTHS
+    )
+
+
+class Page(HTMLParser):
+    """A page as a browser takes it apart: tables, scripts, styles, and all attributes."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tables, self.inline, self.attributes, self.text = {}, [], [], []
+        self._table = self._row = self._cell = self._inside = None
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        self.attributes += [(tag, name, value) for name, value in attributes]
+        if tag == "table":
+            self._table = self.tables.setdefault(given["aria-label"], [])
+        elif tag == "tr":
+            self._row = []
+            self._table.append(self._row)
+        elif tag in ("td", "th"):
+            self._cell = ""
+        elif tag in ("script", "style"):
+            self._inside = (tag, given, [])
+            self.inline.append(self._inside)
+
+    def handle_endtag(self, tag):
+        if tag in ("td", "th") and self._cell is not None:
+            self._row.append(" ".join(self._cell.split()))
+            self._cell = None
+        elif tag in ("script", "style"):
+            self._inside = None
+
+    def handle_data(self, data):
+        if self._inside:
+            self._inside[2].append(data)
+        elif self._cell is not None:
+            self._cell += data
+        self.text.append(data)
+
+    @property
+    def data(self):
+        [text] = [text for tag, given, text in self.inline if given.get("id") == "page-data"]
+        return json.loads("".join(text))
+
+    def table(self, start):
+        return next(rows for label, rows in self.tables.items() if label.startswith(start))
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Records of all schemes with three seeds, and a sweep."""
+    folder = tmp_path_factory.mktemp("results")
+    for made in table(losses_of):
+        config = made["config"]
+        (folder / f"{config['scheme']}-seed-{config['seed']}.json").write_text(json.dumps(made))
+    for tau in (1.0, 100.0):
+        changes = {"changes": {"scheme_options": {"base": 16.0, "tau": tau}}}
+        made = record("scale-invariant-p-rope", 0, (2.0, 2.1, 2.0 + tau / 100), **changes)
+        made["trained_as"] = f"tau-{tau:g}"
+        (folder / f"tau-{tau:g}.json").write_text(json.dumps(made))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(results):
+    return Page(render_page(read_entries([results]), title="A title"))
+
+
+def test_rows_are_means_and_errors_over_seeds_with_the_best_marked(page):
+    rows = page.table("Loss in nats")
+    assert rows[0] == ["scheme", "256 (trained)", "1,024", "4,096"]
+    assert [row[0] for row in rows[1:]] == list(TITLES.values())
+    for row, scheme in zip(rows[1:], TITLES, strict=True):
+        seeds = [losses_of(scheme, seed) for seed in (0, 1, 2)]
+        for cell, values in zip(row[1:], zip(*seeds, strict=True), strict=True):
+            expected = f"{mean(values):.3f} ± {stdev(values) / 3**0.5:.3f}"
+            assert cell.removeprefix("★best: ") == expected
+    best = [(row[0], place) for row in rows for place, it in enumerate(row) if "best" in it]
+    assert best == [("RoPE", 1), ("Scale-inv. p-RoPE", 2), ("Scale-inv. p-RoPE", 3)]
+
+
+def test_lines_have_the_values_of_the_table(page):
+    [chart] = [it for it in page.data["charts"] if it["name"] == "loss-0"]
+    lines = {line["key"]: line for line in chart["panels"][0]["lines"]}
+    assert list(lines) == list(TITLES.values())
+    values = [losses_of("yarn", seed)[2] for seed in (0, 1, 2)]
+    assert lines["YaRN"]["x"] == list(LENGTHS)
+    assert lines["YaRN"]["y"][2] == pytest.approx(mean(values), rel=1e-5)
+    assert lines["YaRN"]["error"][2] == pytest.approx(stdev(values) / 3**0.5, rel=1e-5)
+    assert chart["mark"] == [256, "trained length"]
+
+
+def test_a_sweep_stands_apart_and_compares_the_seeds_that_all_have(page):
+    rows = page.table("Loss by tau, seeds 0")
+    assert [row[0] for row in rows] == ["tau", "1", "10", "100"]
+    assert rows[3][1:] == ["2.000", "2.100", "3.000"]
+    ours = losses_of("scale-invariant-p-rope", 0)
+    assert [cell.removeprefix("★best: ") for cell in rows[2][1:]] == [f"{it:.3f}" for it in ours]
+
+
+def test_every_scheme_has_a_sentence_and_looks_as_in_figures(page):
+    assert set(SENTENCES) == set(schemes.names()) == set(TITLES)
+    for scheme, title in TITLES.items():
+        look = page.data["looks"][title]
+        assert look["light"] == style(scheme)["color"]
+        assert look["dash"] == DASHES[style(scheme)["linestyle"]]
+        assert len(look["marker"]) >= 3
+    looks = {json.dumps(scheme_look(scheme)) for scheme in TITLES}
+    assert len(looks) == len(TITLES)
+
+
+def luminance(colour):
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [it / 12.92 if it <= 0.04045 else ((it + 0.055) / 1.055) ** 2.4 for it in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one, other):
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_lines_and_text_stand_out_from_both_backgrounds():
+    css = (
+        files("scale_invariant_attention.lab.reporting.web_page") / "assets/page.css"
+    ).read_text()
+    themes = [dict(re.findall(r"--(\w+): (#\w{6})", block)) for block in css.split("}")[:2]]
+    for place, theme in enumerate(themes):
+        lines = [
+            *(list(ON_DARK) if place == 0 else ON_DARK.values()),
+            *(it[place] for it in FURTHER),
+        ]
+        for line in lines:
+            assert contrast(line, theme["back"]) >= 3, line
+        for name in ("text", "muted", "accent", "warn"):
+            assert contrast(theme[name], theme["back"]) >= 4.5, name
+        assert contrast(theme["text"], theme["best"]) >= 4.5
+    for back, text in re.findall(r"\.share-\d+ { background: (#\w{6}); color: (#\w{3}); }", css):
+        assert contrast(back, text[0] + 2 * text[1:]) >= 4.5, back
+    assert len(re.findall(r"\.share-\d+ {", css)) == 11
+
+
+def hostile_entry():
+    config = record("rope", 0, (1.0, 2.0, 3.0))["config"] | {"scheme": HOSTILE, "data": HOSTILE}
+    losses = [{"length": 256, "loss": 1.0}, {"length": 512, "loss": 2.0}]
+    steps = [{"step": 1, "loss": float("nan")}, {"step": 2, "loss": 1.0}]
+    on = {"data": HOSTILE, "fingerprint": HOSTILE, "tokens": 8}
+    return Entry(
+        name=HOSTILE,
+        source=HOSTILE,
+        config=config,
+        origins=[{"cpu": HOSTILE}],
+        measured={
+            "losses": Measurement(on, losses),
+            "training": Measurement({"data": HOSTILE, "task": HOSTILE}, steps),
+        },
+        state=HOSTILE,
+        trained_as=HOSTILE,
+    )
+
+
+def test_names_cannot_become_markup_or_scripts():
+    page = Page(render_page([hostile_entry()], title=HOSTILE))
+    assert len(page.inline) == 2 + 1 + 5
+    assert HOSTILE in page.data["looks"]
+    tags = {tag for tag, _, _ in page.attributes}
+    assert "img" not in tags
+    assert not [it for it in page.attributes if it[1].startswith("on")]
+    # A loss that is no number is a gap.
+    [chart] = [it for it in page.data["charts"] if it["name"] == "training-0"]
+    assert chart["panels"][0]["lines"][0]["y"] == [None, 1.0]
+
+
+def test_the_policy_allows_what_is_there_and_nothing_else(page):
+    [policy] = [
+        value for _, name, value in page.attributes if name == "content" and "-src" in value
+    ]
+    rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
+    assert rules["default-src"] == "'none'"
+    assert rules["img-src"] == "data:"
+    for tag in ("script", "style"):
+        hashes = [
+            f"'sha256-{b64encode(sha256(''.join(text).encode()).digest()).decode()}'"
+            for name, given, text in page.inline
+            if name == tag and "id" not in given
+        ]
+        assert rules[f"{tag}-src"].split() == hashes
+    links = [value for _, name, value in page.attributes if name in ("href", "src", "action")]
+    assert links and all(link.startswith(("#", "data:")) for link in links)
+    assert not [it for it in page.attributes if it[1] == "style" or it[1].startswith("on")]
+    scripts = "".join(
+        "".join(text) for name, given, text in page.inline if name == "script" and not given
+    )
+    assert not re.search(r"\beval\(|new Function|innerHTML|document\.write", scripts)
+
+
+def test_many_runs_make_a_page_that_can_be_sent(results, page):
+    text = render_page(read_entries([results]), title="A title")
+    assert len(text) < 500_000
+    assert f"{12 * 3 + 2} runs of 12 schemes" in " ".join("".join(page.text).split())
+
+
+def test_the_same_seed_again_is_no_further_seed(results, tmp_path):
+    copy = tmp_path / "again.json"
+    copy.write_text((results / "rope-seed-0.json").read_text())
+    entries = read_entries([results / "rope-seed-0.json", copy, results / "rope-seed-0.json"])
+    assert len(entries) == 2
+    assert [it.label for it in variants_of(entries)] == ["RoPE", f"RoPE ({copy})"]
+    rows = Page(render_page(entries, title="x")).table("Loss in nats")
+    # And where all are alike none is best.
+    assert [row[1] for row in rows[1:]] == ["1.100", "1.100"]
+
+
+def test_what_was_measured_on_other_text_is_not_compared(tmp_path):
+    for name, corpus in (("rope-seed-0", "a" * 64), ("alibi-seed-0", "b" * 64)):
+        made = record(name.removesuffix("-seed-0"), 0, (1.0, 2.0, 3.0))
+        (tmp_path / f"{name}.json").write_text(json.dumps(made | {"corpus": corpus}))
+    found = Page(render_page(read_entries([tmp_path]), title="x"))
+    names = [chart["name"] for chart in found.data["charts"]]
+    assert {"loss-0", "loss-1", "position-0", "position-1"} <= set(names)
+    assert "★" not in "".join(found.text)
+
+
+def test_variants_of_a_scheme_say_in_what_they_differ(tmp_path):
+    for width in (128, 256):
+        made = record("rope", 0, (1.0, 2.0, 3.0), changes={"width": width})
+        (tmp_path / f"wide-{width}.json").write_text(json.dumps(made))
+    labels = [it.label for it in variants_of(read_entries([tmp_path]))]
+    assert labels == ["RoPE", "RoPE, width 256"]
+
+
+def test_the_vendored_library_is_the_published_one():
+    vendor = files("scale_invariant_attention.lab.reporting.web_page") / "assets/vendor"
+    lines = (vendor / "SHA256SUMS").read_text().splitlines()
+    assert len(lines) == 3
+    for line in lines:
+        digest, name = line.split()
+        assert sha256((vendor / name).read_bytes()).hexdigest() == digest
