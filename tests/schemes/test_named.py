@@ -166,3 +166,84 @@ def test_bad_values_are_refused_at_once(name):
         for wrong in ("much", float("nan")):
             with pytest.raises((TypeError, ValueError), match=f"{option} must"):
                 get(name, **{option: wrong})
+
+
+def own(name="own-scheme", build=lambda base=100.0: Scheme(RoPE(base)), **fields):
+    return schemes.NamedScheme(name, build, **fields)
+
+
+@pytest.fixture
+def registered():
+    """Register schemes for one test."""
+    added = []
+
+    def register(scheme):
+        schemes.register(scheme)
+        added.append(scheme.name)
+
+    yield register
+    for name in added:
+        schemes.unregister(name)
+
+
+def test_every_scheme_has_its_own_title_and_marker_and_says_what_it_is():
+    """Markers tell the lines of a greyscale print apart."""
+    rows = [schemes.entry(name) for name in schemes.names()]
+    assert len({row.title for row in rows}) == len({row.line.marker for row in rows}) == len(rows)
+    for row in rows:
+        assert row.sentence.endswith(".")
+        assert row.reference
+        assert row.options == schemes.options(row.name)
+
+
+def test_a_registered_scheme_is_used_by_name(registered):
+    registered(own(title="Own", trained_as="rope"))
+    assert schemes.names() == (*EXPECTED, "own-scheme")
+    assert schemes.get("own-scheme", base=50.0) == Scheme(RoPE(50.0))
+    assert schemes.options("own-scheme") == ("base",)
+    assert schemes.trained_as("own-scheme") == "rope"
+    assert schemes.entry("own-scheme").title == "Own"
+    with pytest.raises(ValueError, match="did you mean 'own-scheme'"):
+        schemes.get("own-schem")
+
+
+def test_a_removed_scheme_is_unknown_again():
+    schemes.register(own())
+    schemes.unregister("own-scheme")
+    assert list(schemes.names()) == list(EXPECTED)
+    with pytest.raises(ValueError, match="there is no scheme 'own-scheme'"):
+        schemes.unregister("own-scheme")
+
+
+def test_what_an_entry_leaves_open_follows_from_its_name():
+    row = own()
+    assert (row.title, row.trained_as, row.line) == (row.name, row.name, schemes.LineStyle())
+
+
+def test_existing_names_and_titles_are_refused(registered):
+    registered(own())
+    for name in ("own-scheme", "rope"):
+        with pytest.raises(ValueError, match=f"already a scheme '{name}'"):
+            schemes.register(own(name, title="Another"))
+    with pytest.raises(ValueError, match="already a scheme with the title 'RoPE'"):
+        schemes.register(own("another", title="RoPE"))
+    assert schemes.get("rope") == Scheme(RoPE())
+
+
+@pytest.mark.parametrize("name", ["", "Own", "own scheme", "own/scheme", "-own", "own--scheme", 3])
+def test_names_that_folders_cannot_have_are_refused(name):
+    with pytest.raises(ValueError, match="name must be lower-case words joined by hyphens"):
+        own(name)
+
+
+def test_entries_that_do_not_work_are_refused():
+    with pytest.raises(ValueError, match="there is no scheme 'ropes'"):
+        schemes.register(own(trained_as="ropes"))
+    with pytest.raises(TypeError, match="build must return a Scheme"):
+        schemes.register(own(build=RoPE))
+    assert list(schemes.names()) == list(EXPECTED)
+
+
+def test_the_papers_schemes_stay():
+    with pytest.raises(ValueError, match="'rope' is one of the paper's"):
+        schemes.unregister("rope")

@@ -7,7 +7,17 @@ Scheme(rotary=RoPE(base=10000.0), query_scale=LogN(train_length=4096, counts='qu
 """
 
 from .distance import ALiBi, Distance, ScaleInvariant, Unchanged, alibi_slopes
-from .named import get, names, options, trained_as
+from .named import (
+    LineStyle,
+    NamedScheme,
+    entry,
+    get,
+    names,
+    options,
+    register,
+    trained_as,
+    unregister,
+)
 from .places import Places
 from .query_scale import LogN, QueryScale, YaRNTemperature
 from .rotary import NTK, ProportionalRoPE, RoPE, Rotary, TruncatedRoPE, YaRN, rotation
@@ -17,7 +27,9 @@ __all__ = [
     "NTK",
     "ALiBi",
     "Distance",
+    "LineStyle",
     "LogN",
+    "NamedScheme",
     "Places",
     "ProportionalRoPE",
     "QueryScale",
@@ -30,9 +42,12 @@ __all__ = [
     "YaRN",
     "YaRNTemperature",
     "alibi_slopes",
+    "entry",
     "get",
     "names",
     "options",
+    "register",
     "rotation",
     "trained_as",
+    "unregister",
 ]

@@ -1,7 +1,9 @@
-"""The schemes of the paper by name, each a filling of the three slots."""
+"""The registry of schemes: the paper's by name, and any that a user registers."""
 
 import inspect
+import re
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..arguments import did_you_mean
@@ -10,59 +12,148 @@ from .query_scale import LogN, YaRNTemperature
 from .rotary import NTK, ProportionalRoPE, RoPE, Rotary, TruncatedRoPE, YaRN
 from .scheme import Scheme
 
+# Related schemes share a colour; colour-blind readers can tell these five apart.
+# Each is given for light and for dark backgrounds.
+GREY = ("#555555", "#bdbdbd")
+PURPLE = ("#aa4499", "#da8fd0")
+ORANGE = ("#d55e00", "#ff9550")
+GREEN = ("#009e73", "#38c9a0")
+BLUE = ("#0072b2", "#62b6ff")
+
+
+@dataclass(frozen=True)
+class LineStyle:
+    """The line of a scheme in figures, in matplotlib's terms."""
+
+    colour: str = BLUE[0]
+    dark_colour: str = BLUE[1]  # on dark backgrounds
+    dash: str = "-"
+    marker: str = "o"
+    width: float = 1.5
+
+
+@dataclass(frozen=True)
+class NamedScheme:
+    """A scheme in the registry, with everything that tables, figures and reports show of it.
+
+    `build` makes the scheme; its parameters are the scheme's options, all with defaults.
+    """
+
+    name: str
+    build: Callable[..., Scheme]
+    title: str = ""
+    """The name in tables and figures; by default `name`."""
+    sentence: str = ""
+    """One sentence for readers who have not met the scheme."""
+    reference: str = ""
+    """The publication that introduced it."""
+    line: LineStyle = field(default_factory=LineStyle)
+    trained_as: str = ""
+    """The scheme whose training is bit-identical; by default the scheme itself."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
+            raise ValueError(
+                f"name must be lower-case words joined by hyphens, such as 'p-rope', got {self.name!r}"
+            )
+        object.__setattr__(self, "title", self.title or self.name)
+        object.__setattr__(self, "trained_as", self.trained_as or self.name)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The names of the options that `build` takes."""
+        return tuple(inspect.signature(self.build).parameters)
+
+
+# Scheme names are part of folder names.
+NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
 
 def names() -> tuple[str, ...]:
-    """The names that `get` knows.
+    """The names of all schemes.
 
     >>> names()[0], len(names())
     ('rope', 12)
     """
-    return tuple(SCHEMES)
+    return tuple(_REGISTRY)
+
+
+def entry(name: str) -> NamedScheme:
+    """The registry's entry for a scheme name.
+
+    >>> entry("logn-rope").title
+    'LogN+RoPE'
+    """
+    if not isinstance(name, str) or name not in _REGISTRY:
+        raise ValueError(
+            f"there is no scheme {name!r}{did_you_mean(name, _REGISTRY)}; "
+            f"the schemes are: {', '.join(_REGISTRY)}"
+        )
+    return _REGISTRY[name]
 
 
 def options(name: str) -> tuple[str, ...]:
-    """What `get` can be told about a scheme besides its name.
+    """The options that `get` takes for a scheme.
 
     >>> options("scale-invariant-rope")
     ('base', 'tau', 'learn_tau')
     """
-    return tuple(inspect.signature(_scheme(name)).parameters)
+    return entry(name).options
 
 
 def get(name: str, **options: Any) -> Scheme:
-    """The scheme of a name, with options for its slots.
+    """The scheme with this name, with options for its slots.
 
     >>> get("scale-invariant-p-rope", tau=1.0)
     Scheme(rotary=TruncatedRoPE(base=1024.0), query_scale=None,
         distance=ScaleInvariant(tau=1.0, learn_tau=False))
     """
-    make = _scheme(name)
-    known = inspect.signature(make).parameters
+    row = entry(name)
     for option in options:
-        if option not in known:
+        if option not in row.options:
             raise TypeError(
-                f"scheme {name!r} has no option {option!r}"
-                f"{did_you_mean(option, known)}; its options are: {', '.join(known) or 'none'}"
+                f"scheme {name!r} has no option {option!r}{did_you_mean(option, row.options)}; "
+                f"its options are: {', '.join(row.options) or 'none'}"
             )
-    return make(**options)
-
-
-def _scheme(name: str) -> Callable[..., Scheme]:
-    if not isinstance(name, str) or name not in SCHEMES:
-        raise ValueError(
-            f"there is no scheme {name!r}{did_you_mean(name, SCHEMES)}; "
-            f"the schemes are: {', '.join(SCHEMES)}"
-        )
-    return SCHEMES[name]
+    return row.build(**options)
 
 
 def trained_as(name: str) -> str:
-    """The scheme whose training is the same: NTK and YaRN change nothing up to the trained length.
+    """The scheme whose training is the same: NTK and YaRN change nothing up to the training length.
 
     >>> trained_as("yarn"), trained_as("logn-ntk"), trained_as("alibi")
     ('rope', 'logn-rope', 'alibi')
     """
-    return {"rope-ntk": "rope", "yarn": "rope", "logn-ntk": "logn-rope"}.get(name, name)
+    return entry(name).trained_as
+
+
+def register(scheme: NamedScheme) -> None:
+    """Add a scheme, which can then be used by name like the paper's.
+
+    >>> register(NamedScheme("alibi-rope", lambda base=1e4: Scheme(RoPE(base), distance=ALiBi())))
+    >>> get("alibi-rope", base=500.0)
+    Scheme(rotary=RoPE(base=500.0), query_scale=None, distance=ALiBi())
+    >>> unregister("alibi-rope")
+    """
+    if scheme.name in _REGISTRY:
+        raise ValueError(f"there is already a scheme {scheme.name!r}: choose another name")
+    if scheme.title in {row.title for row in _REGISTRY.values()}:
+        raise ValueError(
+            f"there is already a scheme with the title {scheme.title!r}: choose another"
+        )
+    if scheme.trained_as != scheme.name:
+        entry(scheme.trained_as)
+    made = scheme.build()
+    if not isinstance(made, Scheme):
+        raise TypeError(f"build must return a Scheme, got {made!r} for {scheme.name!r}")
+    _REGISTRY[scheme.name] = scheme
+
+
+def unregister(name: str) -> None:
+    """Remove a scheme that `register` added."""
+    if entry(name) in PAPER_SCHEMES:
+        raise ValueError(f"scheme {name!r} is one of the paper's and cannot be removed")
+    del _REGISTRY[name]
 
 
 def _rope(base: float = 10_000.0) -> Scheme:
@@ -141,17 +232,118 @@ def _partial_rotary(base: float | None, fraction: float | None) -> Rotary:
     return TruncatedRoPE(**given) if fraction is None else ProportionalRoPE(fraction, **given)
 
 
-SCHEMES: dict[str, Callable[..., Scheme]] = {
-    "rope": _rope,
-    "p-rope": _p_rope,
-    "nope": _nope,
-    "rope-ntk": _rope_ntk,
-    "yarn": _yarn,
-    "logn-rope": _logn_rope,
-    "logn-p-rope": _logn_p_rope,
-    "logn-ntk": _logn_ntk,
-    "alibi": _alibi,
-    "scale-invariant-p-rope": _scale_invariant_p_rope,
-    "scale-invariant-rope": _scale_invariant_rope,
-    "scale-invariant-nope": _scale_invariant_nope,
-}
+ROFORMER = "Su et al., 2021, arXiv:2104.09864"
+P_ROPE = "Barbero et al., 2024, arXiv:2410.06205"
+SCALABLE_SOFTMAX = "Nakanishi, 2025, arXiv:2501.19399"
+SCALE_INVARIANT = "Anson et al., 2025, arXiv:2505.17083"
+
+# In the order of the paper's tables.
+PAPER_SCHEMES = (
+    NamedScheme(
+        "rope",
+        _rope,
+        "RoPE",
+        "Queries and keys are rotated by angles that grow with position, so that scores depend on "
+        "distance.",
+        ROFORMER,
+        LineStyle(*GREY, "-", "o"),
+    ),
+    NamedScheme(
+        "p-rope",
+        _p_rope,
+        "p-RoPE",
+        "RoPE without its slow rotations: half of the pairs of dimensions do not rotate.",
+        P_ROPE,
+        LineStyle(*GREY, "--", "s"),
+    ),
+    NamedScheme(
+        "nope",
+        _nope,
+        "NoPE",
+        "No positions except through the causal mask.",
+        "Kazemnejad et al., 2023, arXiv:2305.19466",
+        LineStyle(*GREY, ":", "x"),
+    ),
+    NamedScheme(
+        "rope-ntk",
+        _rope_ntk,
+        "RoPE+NTK",
+        "Trained as RoPE; beyond the training length the base grows with the context, which keeps "
+        "the slow rotations within the range seen in training.",
+        "bloc97, 2023, NTK-aware scaled RoPE",
+        LineStyle(*PURPLE, "-", "v"),
+        trained_as="rope",
+    ),
+    NamedScheme(
+        "yarn",
+        _yarn,
+        "YaRN",
+        "Trained as RoPE; beyond the training length slow rotations become slower, fast ones stay, "
+        "and logits are sharpened a little.",
+        "Peng et al., 2023, arXiv:2309.00071",
+        LineStyle(*PURPLE, "--", "^"),
+        trained_as="rope",
+    ),
+    NamedScheme(
+        "logn-rope",
+        _logn_rope,
+        "LogN+RoPE",
+        "RoPE with logits multiplied by the logarithm of the number of tokens seen, times a learned "
+        "factor: sharper as the context grows.",
+        SCALABLE_SOFTMAX,
+        LineStyle(*ORANGE, "-", "P"),
+    ),
+    NamedScheme(
+        "logn-p-rope",
+        _logn_p_rope,
+        "LogN+p-RoPE",
+        "p-RoPE with logits multiplied by the logarithm of the number of tokens seen, times a "
+        "learned factor.",
+        SCALABLE_SOFTMAX,
+        LineStyle(*ORANGE, "--", "X"),
+    ),
+    NamedScheme(
+        "logn-ntk",
+        _logn_ntk,
+        "LogN+NTK",
+        "Trained as LogN+RoPE; evaluated with NTK's growing base.",
+        SCALABLE_SOFTMAX,
+        LineStyle(*ORANGE, ":", "<"),
+        trained_as="logn-rope",
+    ),
+    NamedScheme(
+        "alibi",
+        _alibi,
+        "ALiBi",
+        "A penalty proportional to distance, with a different slope for each head, and no rotation.",
+        "Press et al., 2021, arXiv:2108.12409",
+        LineStyle(*GREEN, "-.", "*"),
+    ),
+    NamedScheme(
+        "scale-invariant-p-rope",
+        _scale_invariant_p_rope,
+        "Scale-inv. p-RoPE",
+        "p-RoPE with a gain and a bias by distance that give every decade of distances about the "
+        "same total attention, and few tokens most of it: the paper's method.",
+        SCALE_INVARIANT,
+        LineStyle(*BLUE, "-", "D", width=2.5),
+    ),
+    NamedScheme(
+        "scale-invariant-rope",
+        _scale_invariant_rope,
+        "Scale-inv. RoPE",
+        "The same gain and bias by distance on top of RoPE.",
+        SCALE_INVARIANT,
+        LineStyle(*BLUE, "--", ">"),
+    ),
+    NamedScheme(
+        "scale-invariant-nope",
+        _scale_invariant_nope,
+        "Scale-inv. NoPE",
+        "The same gain and bias by distance without any rotation.",
+        SCALE_INVARIANT,
+        LineStyle(*BLUE, ":", "+"),
+    ),
+)
+# The one registry; only `register` and `unregister` change it.
+_REGISTRY = {row.name: row for row in PAPER_SCHEMES}

@@ -64,6 +64,16 @@ class Scheme:
         slots = (self.rotary, self.query_scale)
         return any(slot is not None and slot.depends_on_context for slot in slots)
 
+    @property
+    def changes_logits(self) -> bool:
+        """Whether logits are more than the scores of rotated queries and keys, YaRN's included.
+
+        >>> from scale_invariant_attention import schemes
+        >>> [name for name in schemes.names() if not schemes.get(name).changes_logits]
+        ['rope', 'p-rope', 'nope', 'rope-ntk']
+        """
+        return self.query_scale is not None or not isinstance(self.distance, Unchanged)
+
 
 def _check_slot(name: str, given: object, attributes: tuple[str, ...], example: str) -> None:
     if isinstance(given, type) or not all(hasattr(given, each) for each in attributes):
