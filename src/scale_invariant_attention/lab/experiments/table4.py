@@ -9,13 +9,14 @@ it does here, calibrated or not, is in REPRODUCTION.md.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from ... import schemes
 from ...arguments import did_you_mean
 from ...huggingface.continued_pretraining import PretrainingRecipe
+from ..schema import from_json
 from .evaluations import LossEvaluation
 from .scales import SCALES
 
@@ -61,6 +62,28 @@ CONTINUED = PretrainingRecipe(
     checkpoint_every=10,
 )
 EVALUATION = LossEvaluation((256, 1024, 4096), 65_536)
+
+
+@dataclass(frozen=True)
+class ConversionConfig:
+    """Configuration of a conversion, as it is recorded."""
+
+    scheme: str
+    seed: int
+    calibrated: bool
+    model: Mapping[str, Any]
+    first: PretrainingRecipe
+    continued: PretrainingRecipe | None
+    scheme_options: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields, as JSON can hold them."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "ConversionConfig":
+        """The configuration from its fields; unknown ones are an error."""
+        return from_json(cls, dict(values))
 
 
 @dataclass(frozen=True)

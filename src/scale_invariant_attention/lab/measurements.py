@@ -1,0 +1,237 @@
+"""Measurements of one model, as records and the results of single commands hold them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from ..evaluation import LengthLoss, PositionLoss
+from .schema import NullableFloat, omitted_if_none
+
+__all__ = [
+    "AttentionMeans",
+    "DiagnosisResults",
+    "EvaluatedData",
+    "EvaluationResults",
+    "LayerAttention",
+    "LengthAttention",
+    "LengthLoss",
+    "Mean",
+    "NeedleCell",
+    "NeedleResults",
+    "NeedleShare",
+    "NeedleTable",
+    "PositionLoss",
+    "Provenance",
+    "RecallShare",
+    "ScoreMoments",
+]
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """When, from which commit, with which versions and on which machine something was measured."""
+
+    date: str
+    commit: str
+    version: str
+    torch: str
+    python: str
+    cpu: str
+    threads: str
+    load: str
+    transformers: str | None = omitted_if_none()
+
+
+class _Counted:
+    """A share: `found` of `count`, from `low` to `high` with 95% confidence."""
+
+    found: int
+    count: int
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.found <= self.count or self.count == 0:
+            raise ValueError(f"found must be from 0 to count, got {self.found} of {self.count}")
+
+    @property
+    def share(self) -> float:
+        """Found, of all."""
+        return self.found / self.count
+
+
+@dataclass(frozen=True)
+class RecallShare(_Counted):
+    """Values recalled at one context length."""
+
+    length: int
+    found: int
+    count: int
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class NeedleShare(_Counted):
+    """Needles found at one context length; `log_probability` is the mean over needles, in nats."""
+
+    length: int
+    examples: int
+    found: int
+    count: int
+    low: float
+    high: float
+    log_probability: float
+
+
+@dataclass(frozen=True)
+class NeedleCell(_Counted):
+    """Needles found at one context length, between the depths `start` and `stop`."""
+
+    length: int
+    start: float
+    stop: float
+    found: int
+    count: int
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class NeedleTable:
+    """Needles found by length, and by length and depth."""
+
+    lengths: tuple[NeedleShare, ...]
+    cells: tuple[NeedleCell, ...]
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over contexts and its standard error, None for a single context."""
+
+    mean: NullableFloat
+    standard_error: float | None
+
+
+@dataclass(frozen=True)
+class AttentionMeans:
+    """Means over contexts, layers and heads: one for each range of distance, or a single one."""
+
+    share: tuple[Mean, ...]
+    entropy: tuple[Mean, ...]
+    global_entropy: tuple[Mean, ...]
+    recent_share: tuple[Mean, ...]
+
+
+@dataclass(frozen=True)
+class ScoreMoments:
+    """Moments and quantiles of the scores of each head of a layer."""
+
+    mean: tuple[NullableFloat, ...]
+    variance: tuple[NullableFloat, ...]
+    skewness: tuple[NullableFloat, ...]
+    kurtosis: tuple[NullableFloat, ...]
+    quantiles: tuple[tuple[NullableFloat, ...], ...]
+    normal_quantiles: tuple[float, ...]
+    pairs: int
+
+
+@dataclass(frozen=True)
+class LayerAttention:
+    """Attention of one layer, by head, or by head and range; `unrotated_scores` are None if unknown."""
+
+    layer: int
+    share: tuple[tuple[NullableFloat, ...], ...]
+    entropy: tuple[tuple[NullableFloat, ...], ...]
+    keys: tuple[NullableFloat, ...]
+    global_entropy: tuple[NullableFloat, ...]
+    recent_share: tuple[NullableFloat, ...]
+    scores: ScoreMoments
+    unrotated_scores: ScoreMoments | None
+
+
+@dataclass(frozen=True)
+class LengthAttention:
+    """Attention at one context length, by the ranges of distance between `edges`."""
+
+    length: int
+    edges: tuple[int, ...]
+    overall: AttentionMeans
+    layers: tuple[LayerAttention, ...]
+
+    @property
+    def recent_share(self) -> Mean:
+        """Share of attention on the nearest tokens."""
+        [mean] = self.overall.recent_share
+        return mean
+
+    @property
+    def global_entropy(self) -> Mean:
+        """Entropy of all attention, in nats."""
+        [mean] = self.overall.global_entropy
+        return mean
+
+    @property
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """Start and stop of each range of distance."""
+        return tuple(pairwise(self.edges))
+
+    def entropy_inside(self, start: int, stop: int) -> Mean | None:
+        """Entropy inside a range, None unless the context holds the whole of it."""
+        if (start, stop) not in self.ranges:
+            return None
+        return self.overall.entropy[self.ranges.index((start, stop))]
+
+
+@dataclass(frozen=True)
+class EvaluatedData:
+    """The corpus that something was measured on."""
+
+    name: str
+    split: str
+    fingerprint: str
+    tokens: int | None = omitted_if_none()
+
+
+@dataclass(frozen=True)
+class EvaluationResults:
+    """The file that `sia evaluate` writes."""
+
+    model: str
+    unfinished_at_step: int | None
+    config: Mapping[str, Any]
+    data: EvaluatedData
+    by_length: tuple[LengthLoss, ...]
+    by_position: tuple[PositionLoss, ...]
+    provenance: Provenance
+
+
+@dataclass(frozen=True)
+class NeedleResults:
+    """The file that `sia needle` writes; `format` has the fields of a ``NeedleFormat``."""
+
+    model: str
+    unfinished_at_step: int | None
+    config: Mapping[str, Any]
+    data: EvaluatedData
+    format: Mapping[str, Any]
+    trained_length: int | None
+    lengths: tuple[NeedleShare, ...]
+    cells: tuple[NeedleCell, ...]
+    provenance: Provenance
+
+
+@dataclass(frozen=True)
+class DiagnosisResults:
+    """The file that `sia diagnose` writes."""
+
+    model: str
+    unfinished_at_step: int | None
+    config: Mapping[str, Any]
+    data: EvaluatedData
+    contexts: int
+    recent: int
+    diagnosis: tuple[Any, ...]
+    attention: tuple[LengthAttention, ...]
+    provenance: Provenance

@@ -1,0 +1,278 @@
+"""Records: the one JSON file that is kept of a trial, with its configuration and its measurements.
+
+Tables and figures are made from records alone; the folder of the training may be deleted.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Generic, Protocol, Self, TypeVar, get_type_hints, overload
+
+from ..arguments import did_you_mean
+from ..files import replace_file
+from ..training import TrainingConfig
+from .experiments.evaluations import (
+    AttentionEvaluation,
+    Evaluation,
+    LossEvaluation,
+    NeedleEvaluation,
+    RecallEvaluation,
+)
+from .measurements import (
+    LengthAttention,
+    LengthLoss,
+    NeedleTable,
+    PositionLoss,
+    Provenance,
+    RecallShare,
+)
+from .schema import from_json, to_json, value_from_json
+
+# The measurement that a record is about, and the evaluation that made it.
+EVALUATIONS: Mapping[str, type[Any]] = {
+    "losses": LossEvaluation,
+    "needles": NeedleEvaluation,
+    "recall": RecallEvaluation,
+    "attention": AttentionEvaluation,
+}
+
+# Significant digits of a training curve.
+DIGITS = 5
+
+T = TypeVar("T")
+
+
+class RecordedConfig(Protocol):
+    """The configuration of a trial."""
+
+    @property
+    def scheme(self) -> str:
+        """Name of the scheme."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """Seed of the training."""
+        ...
+
+    @property
+    def scheme_options(self) -> Mapping[str, Any]:
+        """Options of the scheme."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields, as JSON can hold them."""
+        ...
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The configuration from its fields; those newer than the record have their defaults."""
+        ...
+
+
+ConfigT = TypeVar("ConfigT", bound=RecordedConfig)
+
+
+@dataclass(frozen=True)
+class TrainingCurve:
+    """Loss and gradient norm of every step."""
+
+    loss: tuple[float, ...]
+    gradient_norm: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Validation losses by length at a step of the training."""
+
+    step: int
+    validation: Mapping[int, float]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names of the fields of a record and of its configuration, in the order of its file.
+
+    Files written before a field existed are written back without it.
+    """
+
+    record: tuple[str, ...]
+    config: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record(Generic[ConfigT]):
+    """What one trial was asked for and what it measured; `name` is that of its file.
+
+    `trained_as` names the trial whose weights were measured: mostly itself. One of `losses`, `needles`,
+    `recall` and `attention` is there, the one that `evaluation` measures; `by_position` comes with
+    losses.
+    """
+
+    # In the order in which they are written.
+    config: ConfigT
+    evaluation: Evaluation
+    trained_as: str
+    losses: tuple[LengthLoss, ...] | None = None
+    by_position: tuple[PositionLoss, ...] | None = None
+    needles: NeedleTable | None = None
+    recall: tuple[RecallShare, ...] | None = None
+    attention: tuple[LengthAttention, ...] | None = None
+    corpus: str | None = None
+    training: TrainingCurve
+    validation: tuple[Validation, ...] | None = None
+    seconds: float
+    provenance: Provenance
+
+    # Not written.
+    name: str
+    layout: Layout | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.losses is not None and not self.losses:
+            raise ValueError("losses must have at least one length")
+
+    @property
+    def scheme(self) -> str:
+        """Name of the scheme."""
+        return self.config.scheme
+
+    @property
+    def seed(self) -> int:
+        """Seed of the training."""
+        return self.config.seed
+
+    @property
+    def is_own_training(self) -> bool:
+        """Whether the weights are those of the trial itself, not of another scheme's."""
+        return self.trained_as == self.name
+
+    def losses_by_length(self) -> dict[int, float]:
+        """Loss by context length."""
+        return {row.length: row.loss for row in self.measured("losses")}
+
+    def needles_by_length(self) -> dict[int, float]:
+        """Share of needles found by context length."""
+        return {row.length: row.share for row in self.measured("needles").lengths}
+
+    def recall_by_length(self) -> dict[int, float]:
+        """Share of values recalled by context length."""
+        return {row.length: row.share for row in self.measured("recall")}
+
+    def recent_share_by_length(self) -> dict[int, float]:
+        """Share of attention on the nearest tokens by context length."""
+        return {it.length: it.recent_share.mean for it in self.measured("attention")}
+
+    def measured(self, name: str) -> Any:
+        """A measurement that the record must have, or an error that says which it lacks."""
+        value = getattr(self, name)
+        if value is None:
+            raise ValueError(f"the record {self.name} has no {name}")
+        return value
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object of the file."""
+        parts = {name: to_json(getattr(self, name)) for name in _TYPES}
+        config = self.config.to_dict()
+        if self.layout is None:
+            return {name: part for name, part in parts.items() if part is not None} | {
+                "config": config
+            }
+        known = self.layout.config or tuple(config)
+        parts["config"] = {name: config[name] for name in known}
+        return {name: parts[name] for name in self.layout.record}
+
+
+TrainingRecord = Record[TrainingConfig]
+
+# The fields of a file and their types.
+_TYPES = {
+    name: kind
+    for name, kind in get_type_hints(Record, include_extras=True).items()
+    if name not in ("name", "layout")
+}
+
+
+@overload
+def read_record(path: Path) -> TrainingRecord: ...
+
+
+@overload
+def read_record(path: Path, kind: type[ConfigT]) -> Record[ConfigT]: ...
+
+
+def read_record(path: Path, kind: type[Any] = TrainingConfig) -> Any:
+    """The record in a file; `kind` is the class of its configuration."""
+    values = _json_object(path)
+    try:
+        return _record(path.stem, values, kind)
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"{path} is not a record: {error}; remove it, and sia reproduce will write it again"
+        ) from error
+
+
+def write_record(record: Record[ConfigT], folder: Path) -> None:
+    """Write the file of a record, whole or not at all."""
+    # One line per field: short enough to keep, and to compare.
+    lines = (
+        f" {json.dumps(name)}: {json.dumps(value, allow_nan=False)}"
+        for name, value in record.to_dict().items()
+    )
+    text = "{\n" + ",\n".join(lines) + "\n}\n"
+    replace_file(folder / f"{record.name}.json", text.encode())
+
+
+def read_results(path: Path, kind: type[T]) -> T:
+    """The results that a single command wrote, such as ``EvaluationResults``."""
+    values = _json_object(path)
+    try:
+        return from_json(kind, values)
+    except ValueError as error:
+        raise ValueError(
+            f"{path} cannot be read: {error}; rerun the command that wrote it"
+        ) from error
+
+
+def rounded_curve(values: Iterable[float]) -> tuple[float, ...]:
+    """A training curve in the digits that records keep.
+
+    >>> rounded_curve([1.23456789, 1e-9])
+    (1.2346, 1e-09)
+    """
+    return tuple(float(f"{value:.{DIGITS}g}") for value in values)
+
+
+def _record(name: str, values: dict[str, Any], kind: type[Any]) -> Record[Any]:
+    measured = [it for it in EVALUATIONS if it in values]
+    if len(measured) != 1:
+        raise ValueError(
+            f"it must have one of {', '.join(EVALUATIONS)}, got {' and '.join(measured) or 'none'}"
+        )
+    for field_name in values:
+        if field_name not in _TYPES:
+            raise ValueError(f"{field_name} is no field of it{did_you_mean(field_name, _TYPES)}")
+    types = {**_TYPES, "evaluation": EVALUATIONS[measured[0]], "config": Mapping[str, Any]}
+    for each in fields(Record):
+        if each.name in _TYPES and each.default is MISSING and each.name not in values:
+            raise ValueError(f"{each.name} is missing")
+    parts = {it: value_from_json(types[it], value, it) for it, value in values.items()}
+    try:
+        parts["config"] = kind.from_dict(parts["config"])
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"config: {error}") from error
+    layout = Layout(tuple(values), tuple(values["config"]))
+    return Record(name=name, layout=layout, **parts)
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{path} is damaged: it is not JSON ({error}); restore it, or remove it and make it again"
+        ) from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} holds no JSON object; give a file that sia reproduce wrote")
+    return values

@@ -1,0 +1,150 @@
+"""Dataclasses from JSON and back, by the types of their fields; errors name the field."""
+
+import math
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, field, fields, is_dataclass
+from functools import cache
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from ..arguments import did_you_mean
+
+_OMITTED = "omitted if None"
+_NULL = "null in JSON, NaN in Python"
+
+# A number that may not exist, such as the entropy of a range that no query sees.
+NullableFloat = Annotated[float, _NULL]
+
+T = TypeVar("T")
+
+
+def omitted_if_none() -> Any:
+    """A dataclass field that JSON has only where it is not None."""
+    return field(default=None, metadata={_OMITTED: True})
+
+
+def from_json(kind: type[T], value: Any, name: str = "") -> T:
+    """An instance of a dataclass from what ``json.loads`` returned.
+
+    `name` is the field that holds `value`, for errors. Fields with a default may be missing; unknown
+    fields are an error.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Curve:
+    ...     loss: tuple[float, ...]
+    >>> from_json(Curve, {"loss": [2.5, 2.0]})
+    Curve(loss=(2.5, 2.0))
+    >>> from_json(Curve, {"loss": [2.5, "2"]})
+    Traceback (most recent call last):
+    ValueError: loss[1] must be a number, got '2'
+    """
+    read: T = value_from_json(kind, value, name)
+    return read
+
+
+def to_json(value: Any) -> Any:
+    """A dataclass, or a value that one holds, as ``json.dumps`` takes it."""
+    if is_dataclass(value):
+        kind: Any = type(value)
+        known, hints = _fields(kind)
+        parts = {name: getattr(value, name) for name in known}
+        return {
+            name: _null_for_nan(to_json(part)) if _has_nulls(hints[name]) else to_json(part)
+            for name, part in parts.items()
+            if part is not None or not known[name].metadata.get(_OMITTED)
+        }
+    if isinstance(value, Mapping):
+        return {str(key): to_json(part) for key, part in value.items()}
+    return [to_json(part) for part in value] if isinstance(value, tuple | list) else value
+
+
+def value_from_json(kind: Any, value: Any, name: str) -> Any:
+    """The value of a field of type `kind`, which may be a tuple, a mapping, a scalar or a dataclass."""
+    if kind is Any:
+        return value
+    if is_dataclass(kind):
+        return _dataclass(kind, value, name)
+    if get_origin(kind) is Annotated:
+        return math.nan if value is None else value_from_json(get_args(kind)[0], value, name)
+    if get_origin(kind) in (Union, types.UnionType):
+        [inner] = [it for it in get_args(kind) if it is not type(None)]
+        return None if value is None else value_from_json(inner, value, name)
+    if get_origin(kind) is tuple:
+        _check(isinstance(value, list), name, "a list", value)
+        inner = get_args(kind)[0]
+        return tuple(
+            value_from_json(inner, part, f"{name}[{place}]") for place, part in enumerate(value)
+        )
+    if get_origin(kind) is Mapping:
+        _check(isinstance(value, dict), name, "an object", value)
+        to_key, inner = get_args(kind)
+        return {
+            _key(to_key, key, name): value_from_json(inner, part, f"{name}.{key}")
+            for key, part in value.items()
+        }
+    return _scalar(kind, value, name)
+
+
+def _dataclass(kind: Any, value: Any, name: str) -> Any:
+    _check(isinstance(value, dict), name or "it", "an object", value)
+    within = f"{name}." if name else ""
+    known, hints = _fields(kind)
+    for key in value:
+        if key not in known:
+            raise ValueError(f"{within}{key} is no field of it{did_you_mean(key, known)}")
+    parts = {}
+    for each in known.values():
+        if each.name in value:
+            parts[each.name] = value_from_json(
+                hints[each.name], value[each.name], f"{within}{each.name}"
+            )
+        elif each.default is MISSING and each.default_factory is MISSING:
+            raise ValueError(f"{within}{each.name} is missing")
+    try:
+        return kind(**parts)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{name}: {error}" if name else str(error)) from error
+
+
+@cache
+def _fields(kind: Any) -> tuple[dict[str, Field[Any]], dict[str, Any]]:
+    return {each.name: each for each in fields(kind)}, get_type_hints(kind, include_extras=True)
+
+
+def _scalar(kind: Any, value: Any, name: str) -> Any:
+    if kind is bool:
+        _check(isinstance(value, bool), name, "true or false", value)
+    elif kind is str:
+        _check(isinstance(value, str), name, "text", value)
+    elif kind is int:
+        _check(isinstance(value, int) and not isinstance(value, bool), name, "an integer", value)
+    elif kind is float:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        _check(number, name, "a number", value)
+        _check(math.isfinite(value), name, "a finite number", value)
+    else:
+        raise TypeError(f"{name} has a type that JSON cannot have: {kind!r}")
+    return value
+
+
+def _key(kind: type, key: str, name: str) -> Any:
+    try:
+        return kind(key)
+    except ValueError as error:
+        raise ValueError(f"{name} must have integers as names, got {key!r}") from error
+
+
+def _check(holds: bool, name: str, what: str, value: Any) -> None:
+    if not holds:
+        raise ValueError(f"{name} must be {what}, got {value!r}")
+
+
+def _has_nulls(kind: Any) -> bool:
+    return get_origin(kind) is Annotated or any(map(_has_nulls, get_args(kind)))
+
+
+def _null_for_nan(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_null_for_nan(part) for part in value]
+    return None if isinstance(value, float) and math.isnan(value) else value

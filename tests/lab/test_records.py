@@ -1,0 +1,102 @@
+"""Records: every file of the repository is read and written back, and damage is named."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from scale_invariant_attention.lab.records import Record, read_record, write_record
+from scale_invariant_attention.training import TrainingConfig
+
+RESULTS = Path(__file__).parents[2] / "results" / "mini"
+LOSS = RESULTS / "rope-seed-0.json"
+
+
+def kind_of(path):
+    """The class of the configuration of a record."""
+    if not path.name.startswith("table4-"):
+        return TrainingConfig
+    pytest.importorskip("transformers")
+    from scale_invariant_attention.lab.experiments.table4 import ConversionConfig
+
+    return ConversionConfig
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
+def test_every_record_is_written_back_byte_for_byte(path, tmp_path):
+    write_record(read_record(path, kind_of(path)), tmp_path)
+    assert (tmp_path / path.name).read_bytes() == path.read_bytes()
+
+
+def test_fields_newer_than_a_record_have_their_defaults():
+    assert "task" not in json.loads(LOSS.read_text())["config"]
+    record = read_record(LOSS)
+    assert record.config == TrainingConfig.from_dict(
+        record.config.to_dict() | {"task": "text", "first_length": None}
+    )
+
+
+def test_measurements_by_length():
+    losses = {row["length"]: row["loss"] for row in json.loads(LOSS.read_text())["losses"]}
+    record = read_record(LOSS)
+    assert record.losses_by_length() == losses
+    assert (record.scheme, record.seed, record.is_own_training) == ("rope", 0, True)
+    with pytest.raises(ValueError, match="the record rope-seed-0 has no needles"):
+        record.needles_by_length()
+    needles = read_record(RESULTS / "needles-rope-seed-0.json")
+    assert all(0 <= share <= 1 for share in needles.needles_by_length().values())
+    assert Record.recall_by_length(read_record(RESULTS / "recall-alibi-seed-0.json"))[64] > 0.9
+    attention = read_record(RESULTS / "attention-rope-seed-0.json")
+    assert list(attention.recent_share_by_length()) == [256, 512, 1024, 2048, 4096]
+    assert attention.attention[0].entropy_inside(10, 100) is not None
+    assert attention.attention[0].entropy_inside(100, 1000) is None
+    assert not read_record(RESULTS / "yarn-seed-0.json").is_own_training
+
+
+def changed(tmp_path, change):
+    values = json.loads(LOSS.read_text())
+    change(values)
+    path = tmp_path / LOSS.name
+    path.write_text(json.dumps(values))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda it: it.pop("losses"), "it must have one of losses, needles"),
+        (lambda it: it.pop("trained_as"), "trained_as is missing"),
+        (lambda it: it["losses"][1].pop("loss"), r"losses\[1\]\.loss is missing"),
+        (lambda it: it["losses"].clear(), "losses must have at least one length"),
+        (
+            lambda it: it["losses"][0].update(loss="1"),
+            r"losses\[0\]\.loss must be a number, got '1'",
+        ),
+        (lambda it: it["losses"][0].update(loss=float("nan")), r"loss must be a finite number"),
+        (lambda it: it["config"].update(stepps=1), "config: .*did you mean 'steps'"),
+        (lambda it: it.update(loses=1), "loses is no field of it .did you mean 'losses'"),
+        (lambda it: it["validation"][0].update(validation={"x": 1}), "integers as names, got 'x'"),
+        (lambda it: it.update(training=[]), "training must be an object"),
+    ],
+)
+def test_an_error_names_file_field_and_fix(tmp_path, change, message):
+    path = changed(tmp_path, change)
+    with pytest.raises(ValueError, match=rf"rope-seed-0\.json is not a record: .*{message}"):
+        read_record(path)
+    with pytest.raises(ValueError, match="remove it, and sia reproduce will write it again"):
+        read_record(path)
+
+
+@pytest.mark.parametrize(("text", "message"), [("{", "is not JSON"), ("[]", "no JSON object")])
+def test_a_file_that_is_no_json_object_is_named(tmp_path, text, message):
+    (tmp_path / "rope-seed-0.json").write_text(text)
+    with pytest.raises(ValueError, match=rf"rope-seed-0\.json .*{message}"):
+        read_record(tmp_path / "rope-seed-0.json")
+
+
+def test_a_loss_that_is_not_finite_is_not_written(tmp_path):
+    record = read_record(LOSS)
+    with pytest.raises(ValueError, match="JSON"):
+        write_record(replace(record, seconds=float("nan")), tmp_path)
+    assert not list(tmp_path.iterdir())
