@@ -1,4 +1,4 @@
-# Every target makes and reuses .venv, so that each is the only command needed on a fresh clone.
+# Every target creates or reuses .venv, so each is the only command needed on a fresh clone.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,16 +9,16 @@ KERNELS := build_kernels.py $(wildcard $(OP)/csrc/*)
 
 .PHONY: demo test pytest test-slow lint types fuzz sanitize sanitize-threads bench bench-page docs clean
 
-demo: $(INSTALLED)  ## Show in minutes why this matters.
+demo: $(INSTALLED)  ## Show why this matters, in minutes.
 	$(BIN)/sia demo
 
-test: $(INSTALLED)  ## Lint, types and tests, side by side.
+test: $(INSTALLED)  ## Lint, types and tests, in parallel.
 	$(MAKE) --jobs=2 lint types pytest
 
 pytest: $(INSTALLED)
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
-test-slow: $(INSTALLED)  ## The tests that take minutes, which `make test` leaves out.
+test-slow: $(INSTALLED)  ## The tests that take minutes, which `make test` skips.
 	$(BIN)/python -m pytest -m slow
 
 lint: $(INSTALLED)
@@ -34,9 +34,9 @@ SEED ?= 1000000
 fuzz: $(INSTALLED)  ## Random contracts: make fuzz SECONDS=600, make fuzz CASES=1 SEED=123.
 	$(BIN)/python tests/fuzz_contracts.py --cases $(CASES) --seconds $(SECONDS) --seed $(SEED)
 
-# The same contracts, with the kernels compiled to stop at the first wrong access to memory, undefined
-# operation or data race. GCC's sanitizers; Python itself has none, so their runtime is loaded before it,
-# with the C++ library beside it, or else the first exception that torch throws would end the process.
+# The same contracts, with kernels that stop at the first invalid memory access, undefined operation or data race.
+# Python is not built with GCC's sanitizers, so their runtime is preloaded, and the C++ library with it: without the
+# latter, the first exception that torch throws would end the process.
 preload = LD_PRELOAD="$$($(CXX) -print-file-name=$(1)) $$($(CXX) -print-file-name=libstdc++.so)"
 sanitize sanitize-threads: SECONDS = 300
 sanitize: build/sanitize/_kernels.so  ## Five minutes of random contracts, or make sanitize SECONDS=60.
@@ -59,21 +59,21 @@ TIMINGS := benchmarks/results/attention.csv
 RATIOS := benchmarks/results/ratios.csv
 MODELS := benchmarks/results/models.csv
 BENCH ?=
-bench: $(INSTALLED)  ## The op side by side with its rivals, on an idle machine: make bench BENCH=--resume.
+bench: $(INSTALLED)  ## The op against its rivals, on an idle machine. To resume: make bench BENCH=--resume.
 	$(BIN)/python -m pytest tests/attention -q -x -n auto --dist worksteal
 	$(BIN)/sia bench --output $(TIMINGS) $(BENCH)
 	$(BIN)/sia bench ratios --output $(RATIOS)
 	$(BIN)/sia bench models --output $(MODELS)
 	$(MAKE) bench-page
 
-bench-page: $(INSTALLED)  ## The figures and the page, from what is recorded.
+bench-page: $(INSTALLED)  ## The figures and the page, from recorded results.
 	$(BIN)/sia bench plot --results $(TIMINGS) --output docs
 	$(BIN)/sia bench page --results $(TIMINGS) --ratios $(RATIOS) --models $(MODELS) --output docs/benchmark.md
 
-docs: $(VENV)/.installed-docs  ## The documentation as a web site in site/.
+docs: $(VENV)/.installed-docs  ## Build the documentation site in site/.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# The install compiles the kernels too. Where only these have changed, they alone are compiled.
+# Installing compiles the kernels too. If only their sources changed, only they are recompiled.
 $(INSTALLED): $(PACKAGING) $(KERNELS)
 	$(if $(filter $(PACKAGING),$?),$(INSTALL),$(BIN)/python build_kernels.py)
 	touch $@

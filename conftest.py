@@ -1,4 +1,4 @@
-"""What is left out of a test run where an optional library is missing."""
+"""Tests and doctests to skip where an optional library is missing."""
 
 from importlib.util import find_spec
 
@@ -9,7 +9,7 @@ if find_spec("transformers") is None:
         "docs/huggingface.md",
         "src/scale_invariant_attention/huggingface/*",
         "tests/huggingface/*",
-        # What uses the integration from elsewhere.
+        # Users of the integration in other packages.
         "src/scale_invariant_attention/cli/diagnosed_transformers.py",
         "src/scale_invariant_attention/lab/experiments/conversions.py",
         "src/scale_invariant_attention/lab/experiments/table4.py",

@@ -1,4 +1,4 @@
-"""For the site of the documentation: examples in docstrings as code, which Markdown does not see."""
+"""Griffe extension for the documentation site: fence doctests, so that Markdown renders them as code."""
 
 import re
 from typing import Any
@@ -9,9 +9,9 @@ EXAMPLE = re.compile(r"^(>>> .*(?:\n.+)*)", re.MULTILINE)
 
 
 class FencedDoctests(griffe.Extension):
-    """Puts a fence around every example: lines from a prompt to the next empty one."""
+    """Fence every example: the lines from a prompt to the next blank line."""
 
     def on_object(self, *, obj: griffe.Object, **others: Any) -> None:
-        """Change the docstring of whatever was found in the package."""
+        """Rewrite the docstring of an object."""
         if obj.docstring is not None:
             obj.docstring.value = EXAMPLE.sub(r"```pycon\n\1\n```", obj.docstring.value)

@@ -5,5 +5,5 @@ import os
 import torch
 
 if "PYTEST_XDIST_WORKER" in os.environ:
-    # One process a core: threads of their own would only get in each other's way.
+    # One process per core: more threads would only compete with each other.
     torch.set_num_threads(1)
