@@ -1,4 +1,4 @@
-"""Random contracts without end: `make fuzz`, `make fuzz SECONDS=600`, `make fuzz CASES=1 SEED=123`.
+"""Run random contracts: `make fuzz`, `make fuzz SECONDS=600`, `make fuzz CASES=1 SEED=123`.
 
 A failing contract is printed with its seed, and the run ends with exit code 1.
 """
@@ -25,7 +25,7 @@ def examine(seeds: range, threads: int | None, instruction_set: str | None) -> l
 
     torch.set_num_threads(threads or 1)
     if threads and LIBRARY:
-        # Threads of OpenMP wait for each other in ways that the thread sanitizer cannot follow.
+        # The thread sanitizer cannot follow how OpenMP threads wait for each other.
         LIBRARY.sia_set_parallel(None)
     found = []
     with using_instruction_set(instruction_set) if instruction_set else nullcontext():
@@ -37,13 +37,15 @@ def examine(seeds: range, threads: int | None, instruction_set: str | None) -> l
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", type=int, default=100_000, help="how many to draw at most")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="when to stop drawing")
+    parser.add_argument("--cases", type=int, default=100_000, help="maximum number of contracts")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="time limit")
     parser.add_argument("--seed", type=int, default=1_000_000, help="the first seed")
     parser.add_argument(
-        "--threads", type=int, help="threads that the kernels start for a call, instead of torch's"
+        "--threads", type=int, help="threads that the kernels start themselves per call"
     )
-    parser.add_argument("--instruction-set", help="what the kernels use; the best unless given")
+    parser.add_argument(
+        "--instruction-set", help="instruction set of the kernels; default: the best one"
+    )
     options = parser.parse_args()
 
     end = options.seed + options.cases

@@ -1,4 +1,4 @@
-"""Imports go one way, importing is light, and no file is a drawer for odds and ends."""
+"""Imports go one way, importing is light, and no file is a catch-all."""
 
 import ast
 import subprocess
@@ -53,7 +53,7 @@ def imported_folders(file):
 def test_imports_go_one_way(folder):
     if folder == "__pycache__":
         return
-    assert folder in ALLOWED, f"say in ALLOWED what {folder} may import"
+    assert folder in ALLOWED, f"add the packages that {folder} may import to ALLOWED"
     for file in (PACKAGE / folder).rglob("*.py"):
         assert set(imported_folders(file)) <= ALLOWED[folder], file
 
@@ -69,7 +69,7 @@ def test_importing_needs_torch_and_nothing_heavy():
     assert found.stdout.strip() == "[]"
 
 
-def test_no_file_is_a_drawer():
-    drawers = {"utils", "util", "common", "helpers", "helper", "misc"}
+def test_no_file_is_a_catch_all():
+    catch_alls = {"utils", "util", "common", "helpers", "helper", "misc"}
     files = [f for f in ROOT.rglob("*.py") if ".venv" not in f.parts]
-    assert not [file for file in files if file.stem in drawers]
+    assert not [file for file in files if file.stem in catch_alls]

@@ -1,4 +1,4 @@
-"""The kernels are built at installation, or the reason why not is left for the user."""
+"""Building the kernels at installation, or recording why they could not be built."""
 
 import ctypes
 import os
@@ -27,7 +27,7 @@ needs_compiler = pytest.mark.skipif(
 
 @pytest.fixture
 def project(tmp_path):
-    """The project as it is, with a package and kernels that are quick to compile."""
+    """A copy of the project's build files, with kernels that compile quickly."""
     root = tmp_path / "project"
     sources = root / OP / "csrc"
     sources.mkdir(parents=True)
@@ -45,7 +45,7 @@ def project(tmp_path):
 
 
 def run(project, *command, **variables):
-    """Run Python in the project, with no more of the variables set than are given."""
+    """Run Python in the project, with only the given build variables set."""
     environment = {k: v for k, v in os.environ.items() if k not in ("CXX", "SIA_REQUIRE_KERNELS")}
     return subprocess.run(
         [sys.executable, *command],
@@ -58,19 +58,19 @@ def run(project, *command, **variables):
 
 
 def hook(project, name, **variables):
-    """What pip calls to build: `build_wheel`, `build_sdist` or `build_editable`."""
+    """Call a build hook as pip does: `build_wheel`, `build_sdist` or `build_editable`."""
     script = f"from setuptools import build_meta; build_meta.{name}('dist')"
     return run(project, "-c", script, **variables)
 
 
 def built(project, pattern):
-    """The one file in dist that matches."""
+    """The only file in dist that matches a pattern."""
     (file,) = (project / "dist").glob(pattern)
     return file
 
 
 def kernel_files(wheel):
-    """What the wheel has of the kernels, by name."""
+    """Contents of the wheel's kernel files, by name."""
     with zipfile.ZipFile(wheel) as archive:
         names = [n for n in archive.namelist() if "kernels" in n or "csrc" in n]
         return {Path(name).name: archive.read(name) for name in names}
@@ -81,7 +81,7 @@ def answer(library):
 
 
 def fake_compiler(tmp_path, machine="x86_64-linux-gnu", error=""):
-    """A compiler that writes down how it is called, and fails with an error if there is one."""
+    """A compiler that logs its calls, and fails with `error` if one is given."""
     script = tmp_path / "fake-c++"
     log = tmp_path / "calls.txt"
     script.write_text(f"""#!/bin/sh
@@ -109,7 +109,7 @@ def test_one_wheel_serves_every_python(project, tmp_path):
 
 
 @needs_compiler
-def test_source_distribution_has_all_that_the_kernels_need(project, tmp_path):
+def test_source_distribution_contains_all_kernel_sources(project, tmp_path):
     assert hook(project, "build_sdist").returncode == 0
     with tarfile.open(built(project, "*.tar.gz")) as archive:
         archive.extractall(tmp_path, filter="data")
@@ -142,7 +142,7 @@ def test_editable_install_has_the_library_beside_the_source(project):
 
 
 @needs_compiler
-def test_another_library_with_other_flags(project):
+def test_build_with_custom_output_and_flags(project):
     other = project / "build" / "other.so"
     built = run(project, "build_kernels.py", "--output", str(other), "--flags", "-O0 -DANSWER=7")
     assert built.returncode == 0, built.stderr
@@ -150,8 +150,8 @@ def test_another_library_with_other_flags(project):
     assert not (project / OP / "_kernels.so").exists()
 
 
-def test_without_a_compiler_the_wheel_holds_the_reason(project, tmp_path):
-    # An earlier build, whose library must not get into this one.
+def test_without_a_compiler_the_wheel_records_the_reason(project, tmp_path):
+    # The library of an earlier build must not end up in this wheel.
     compiler, _ = fake_compiler(tmp_path)
     assert hook(project, "build_wheel", CXX=str(compiler)).returncode == 0
     built(project, "*.whl").unlink()
@@ -168,7 +168,7 @@ def test_without_a_compiler_the_wheel_holds_the_reason(project, tmp_path):
     )
 
 
-def test_in_place_there_is_the_library_or_the_reason(project, tmp_path):
+def test_in_place_build_leaves_either_library_or_reason(project, tmp_path):
     library, reason = project / OP / "_kernels.so", project / OP / "_kernels_missing.txt"
     for compiler in (fake_compiler(tmp_path)[0], "/nonexistent/c++", fake_compiler(tmp_path)[0]):
         assert run(project, "build_kernels.py", CXX=str(compiler)).returncode == 0
@@ -176,7 +176,7 @@ def test_in_place_there_is_the_library_or_the_reason(project, tmp_path):
         assert (library.exists(), reason.exists()) == (found, not found)
 
 
-def test_a_failing_compiler_leaves_its_first_error(project, tmp_path):
+def test_first_compiler_error_is_recorded(project, tmp_path):
     compiler, _ = fake_compiler(tmp_path, error="answer.cpp:1:2: error: nothing works")
     result = hook(project, "build_wheel", CXX=str(compiler))
     assert result.returncode == 0
@@ -189,10 +189,10 @@ def test_a_failing_compiler_leaves_its_first_error(project, tmp_path):
     )
 
 
-@pytest.mark.parametrize("error", ["there is none", "it fails"])
+@pytest.mark.parametrize("error", ["missing", "failing"])
 def test_kernels_can_be_required(project, tmp_path, error):
     compiler = "/nonexistent/c++"
-    if error == "it fails":
+    if error == "failing":
         compiler = str(fake_compiler(tmp_path, error="error: nothing works")[0])
     result = hook(project, "build_wheel", CXX=compiler, SIA_REQUIRE_KERNELS="1")
     assert result.returncode != 0
@@ -221,7 +221,7 @@ def test_only_two_files_are_compiled_for_newer_processors(project, tmp_path, mac
 @needs_compiler
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the tables of ELF files")
 def test_code_for_newer_processors_is_shared_with_no_other_file(tmp_path):
-    # Of an inline function that several files define the linker keeps one, perhaps the one with
+    # If several files define the same inline function, the linker keeps one, perhaps the one with
     # instructions that the processor lacks. -O0, because what is inlined today may not be tomorrow.
     builder = runpy.run_path(str(ROOT / "build_kernels.py"))
     nm = shutil.which("nm")

@@ -12,18 +12,18 @@ def git(answers):
     ("answers", "commit"),
     [
         ({}, "unknown"),
-        # The repository of somebody who has installed the package.
+        # The git repository of a user who installed the package, not ours.
         ({"rev-parse": "abc"}, "unknown"),
         ({"ls-files": "provenance.py", "rev-parse": "abc"}, "abc"),
         ({"ls-files": "x", "rev-parse": "abc", "status": " M src/x.py"}, "abc with changes"),
     ],
 )
-def test_the_commit_is_that_of_the_code(monkeypatch, answers, commit):
+def test_commit_is_that_of_the_package(monkeypatch, answers, commit):
     monkeypatch.setattr(module, "_git", git(answers))
     assert provenance()["commit"] == commit
 
 
-def test_nothing_is_left_empty():
+def test_no_field_is_empty():
     origin = provenance()
     assert set(IDENTITY) < set(origin)
     assert all(origin.values())

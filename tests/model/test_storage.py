@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from disturbed_saves import strangers
+from disturbed_saves import unlisted_files
 from safetensors.torch import load_file
 from saved_models import CONFIG, document, rewrite, weights_files
 
@@ -129,7 +129,7 @@ def test_a_save_removes_the_old_weights_and_nothing_else(folder):
     old = folder / document(folder)["weights"][0]["file"]
     save(folder, {}, {"a": torch.zeros(3)})
     assert not old.exists()
-    assert strangers(folder) == set(keep)
+    assert unlisted_files(folder) == set(keep)
     assert all((folder / name).read_text() == "mine" for name in keep)
 
 
@@ -176,4 +176,4 @@ def test_the_file_of_an_old_model_is_not_overwritten_on_a_collision_of_names(fol
         save(folder, {}, new)
     assert taken.name not in replaced and len(replaced) == 2
     assert load(folder)[1]["c"].tolist() == [0, 1, 2]
-    assert not strangers(folder)
+    assert not unlisted_files(folder)

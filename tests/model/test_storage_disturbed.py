@@ -10,7 +10,7 @@ from pathlib import Path
 import disturbed_saves
 import pytest
 import torch
-from disturbed_saves import strangers, whole_model
+from disturbed_saves import unlisted_files, whole_model
 from saved_models import CONFIG, weights_files
 
 from scale_invariant_attention.model import storage
@@ -88,13 +88,13 @@ def test_a_failure_at_any_step_leaves_the_old_model_and_no_partial_files(tmp_pat
         if over == "an old model":
             name = whole_model(folder)
             assert name == "first" or committed
-            assert not strangers(folder)
+            assert not unlisted_files(folder)
         elif committed:
             assert whole_model(folder) == "second"
         else:
             assert not folder.exists() or not list(folder.iterdir())
         disturbed_saves.save(folder, "second")
-        assert whole_model(folder) == "second" and not strangers(folder)
+        assert whole_model(folder) == "second" and not unlisted_files(folder)
     # Weights in two files, both lists of weights; pieces of each; config.json.
     assert failing.calls == number - 1 >= {"open": 3, "write": 6, "fsync": 6, "replace": 3}[step]
     assert whole_model(folder) == "second"
@@ -118,7 +118,7 @@ def test_an_unreadable_config_does_not_cost_the_weights(folder, monkeypatch):
     monkeypatch.undo()
     assert load(folder)[0] == CONFIG
     save(folder, {}, {"a": torch.zeros(1)})
-    assert not strangers(folder)
+    assert not unlisted_files(folder)
 
 
 def test_old_weights_that_cannot_be_removed_are_removed_by_the_next_save(folder, monkeypatch):
@@ -128,7 +128,7 @@ def test_old_weights_that_cannot_be_removed_are_removed_by_the_next_save(folder,
     assert load(folder)[0] == {"new": 1} and old.exists()
     monkeypatch.undo()
     save(folder, {"new": 2}, {"a": torch.zeros(2)})
-    assert not strangers(folder)
+    assert not unlisted_files(folder)
 
 
 def test_one_file_that_cannot_be_removed_does_not_keep_the_others(folder, monkeypatch):
@@ -145,7 +145,7 @@ def test_one_file_that_cannot_be_removed_does_not_keep_the_others(folder, monkey
 
     monkeypatch.setattr(os, "unlink", unlink)
     save(folder, {}, {"a": torch.zeros(1)})
-    assert strangers(folder) == {stuck.name}
+    assert unlisted_files(folder) == {stuck.name}
 
 
 def test_folders_that_cannot_be_synced_do_no_harm(folder, monkeypatch):
@@ -165,7 +165,7 @@ def test_folders_that_cannot_be_synced_do_no_harm(folder, monkeypatch):
     monkeypatch.setattr(os, "open", open_but_parent)
     save(folder, {"new": 1}, {"a": torch.zeros(1)})
     assert load(folder)[0] == {"new": 1}
-    assert not strangers(folder)
+    assert not unlisted_files(folder)
 
 
 def test_weights_are_on_disk_before_the_config_that_names_them(folder, monkeypatch):
@@ -210,7 +210,7 @@ def test_torn_partial_files_of_a_killed_save_are_removed(folder, monkeypatch):
 
     monkeypatch.setattr(storage, "write_new_file", write)
     save(folder, CONFIG, load(folder)[1])
-    assert not strangers(folder)
+    assert not unlisted_files(folder)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")

@@ -1,4 +1,4 @@
-"""Records of attention that nobody measured, as `experiments.attention` would leave them."""
+"""Synthetic attention records, in the form written by `lab.experiments.attention`."""
 
 from small_records import record
 
@@ -6,7 +6,7 @@ LENGTHS = (256, 1024, 4096)
 
 
 def attention_record(scheme, layers=2, heads=2):
-    """Values that tell where they belong: shares and entropies grow with length."""
+    """A record with recognisable values: shares and entropies grow with length."""
     entries = [_entry(length, layers, heads) for length in LENGTHS]
     return {**record(scheme, 0, (1.0, 2.0, 3.0)), "attention": entries}
 
@@ -23,7 +23,7 @@ def _entry(length, layers, heads):
         "edges": edges,
         "overall": {
             "share": [estimate(1 / ranges)] * ranges,
-            "entropy": [estimate(float(place)) for place in range(ranges)],
+            "entropy": [estimate(float(index)) for index in range(ranges)],
             "global_entropy": [estimate(length / 1000)],
             "recent_share": [estimate(100 / length)],
         },

@@ -1,4 +1,4 @@
-"""The backends that take whole contracts, as parameters of tests."""
+"""Backends that support every contract, as test parameters."""
 
 import pytest
 

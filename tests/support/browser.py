@@ -1,4 +1,4 @@
-"""A real browser that tests drive: Chromium without a window, over a pipe of the DevTools protocol."""
+"""Headless Chromium for tests, driven over a DevTools protocol pipe."""
 
 import json
 import os
@@ -16,7 +16,7 @@ FLAGS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
     *("--disable-dev-shm-usage", "--remote-debugging-pipe"),
 )
-# Chromium reads from 3 and writes to 4; which numbers the pipes have here is another matter.
+# Chromium reads from descriptor 3 and writes to 4, so the pipes are duplicated to these numbers.
 LAUNCH = (
     "import fcntl, os, sys;"
     "read, write = (fcntl.fcntl(int(it), fcntl.F_DUPFD, 10) for it in sys.argv[1:3]);"
@@ -25,12 +25,12 @@ LAUNCH = (
 
 
 def find_browser():
-    """Its path, or None."""
+    """Path of an installed browser, or None."""
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
 class Tab:
-    """A page that is open, with all that the console said and all that it asked for."""
+    """An open page, recording its console messages and network requests."""
 
     def __init__(self, read, write):
         self._read, self._write = read, write
@@ -46,7 +46,7 @@ class Tab:
             self.call(f"{domain}.enable")
 
     def call(self, method, seconds=60, **arguments):
-        """What the browser answers to a command."""
+        """Send a command and return the browser's answer."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": arguments}
         if self._session:
@@ -65,13 +65,13 @@ class Tab:
             ready, _, _ = select.select([self._read], [], [], max(0, end - time.monotonic()))
             assert ready, "the browser does not answer"
             more = os.read(self._read, 1 << 20)
-            assert more, "the browser has ended"
+            assert more, "the browser has exited"
             self._buffer += more
         message, _, self._buffer = self._buffer.partition(b"\0")
         return json.loads(message)
 
     def open(self, path, width=1100, height=900, dark=False):
-        """Open a file at a size of the window."""
+        """Open a file in a window of the given size."""
         self.resize(width, height, dark)
         self.events.clear()
         self.call("Page.navigate", url=path.as_uri())
@@ -88,11 +88,11 @@ class Tab:
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def settle(self):
-        """Let it draw what is waiting to be drawn."""
+        """Wait until pending drawing is done."""
         self.run("new Promise(done => requestAnimationFrame(() => setTimeout(done, 0)))")
 
     def run(self, script):
-        """The value of an expression in the page."""
+        """Evaluate an expression in the page."""
         answer = self.call(
             "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
         )
@@ -113,17 +113,17 @@ class Tab:
         self.settle()
 
     def screenshot(self, path, whole=False):
-        """A PNG of the window, or of the whole page."""
+        """Save a PNG of the window, or of the whole page."""
         picture = self.call("Page.captureScreenshot", captureBeyondViewport=whole)
         path.write_bytes(b64decode(picture["data"]))
 
     def complaints(self):
-        """Everything that the console was told, and exceptions."""
+        """Console messages and exceptions."""
         kinds = ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
         return [event["params"] for event in self.events if event.get("method") in kinds]
 
     def requests(self):
-        """What was asked for."""
+        """URLs of all requests."""
         return [
             event["params"]["request"]["url"]
             for event in self.events
@@ -133,7 +133,7 @@ class Tab:
 
 @contextmanager
 def open_browser(profile):
-    """A tab of a browser of its own, with an empty profile in a folder."""
+    """A tab of a new browser, with its profile in an empty folder."""
     to_browser, ours_write = os.pipe()
     ours_read, from_browser = os.pipe()
     command = (find_browser(), *FLAGS, f"--user-data-dir={profile}", "about:blank")
@@ -148,7 +148,7 @@ def open_browser(profile):
     try:
         yield Tab(ours_read, ours_write)
     finally:
-        # Without a reader of what it writes it ends, and its other processes with it.
+        # Chromium and its child processes exit once nobody reads their output.
         os.close(ours_read)
         os.close(ours_write)
         try:

@@ -1,4 +1,4 @@
-"""What every backend must fulfil on every random contract; used by the tests and by `make fuzz`."""
+"""Checks of every backend on a random contract, for the tests and `make fuzz`."""
 
 import random
 
@@ -14,9 +14,9 @@ from scale_invariant_attention.attention.visibility import Geometry
 
 
 def failures(contract: Contract) -> list[str]:
-    """All that goes wrong with a contract, in words; empty when nothing does.
+    """Descriptions of all failed checks of a contract.
 
-    Every contract runs on the tiled backend and, unless it is in float64, on the compiled one; the
+    Every contract runs on the tiled backend and, unless it is in float64, on the compiled one. The
     costlier checks take turns.
     """
     judge, turn = Judge(contract), contract.seed % 4
@@ -31,7 +31,7 @@ def failures(contract: Contract) -> list[str]:
     if turn == 1:
         results = run(contract, public_call("reference"))
         found += [f"reference: {v}" for v in judge.violations(results)]
-    # On several threads torch sums the gradients of looked-up tables in any order.
+    # With several threads torch sums gradients of table lookups in no fixed order.
     if turn == 1 and torch.get_num_threads() == 1:
         found += [f"reference, hidden NaN: {v}" for v in hidden_nan_leaks(contract, "reference")]
     if turn == 3:
@@ -40,7 +40,7 @@ def failures(contract: Contract) -> list[str]:
 
 
 def with_small_tiles(contract: Contract) -> Results:
-    """The tiled backend with tiles so small that short sequences have many."""
+    """Results of the tiled backend with tiles so small that even short sequences need many."""
     rng = random.Random(contract.seed)
     call = call_of(contract)
     queries = -(-call.query.shape[2] // rng.randint(1, 5))
@@ -63,9 +63,10 @@ def call_of(contract: Contract, inputs: dict[str, Tensor] | None = None):
 
 
 def hidden_nan_leaks(contract: Contract, backend: str) -> list[str]:
-    """Put NaN into some keys and values: what the queries that do not see them give must not change.
+    """Poison some keys and values with NaN, and list the results that change though they must not.
 
-    Queries that do see them get no gradient in either run. Compared to the bit.
+    Results of queries that do not see the NaN must stay bit-identical. Queries that do see it get no
+    gradient in either run.
     """
     rng = random.Random(contract.seed)
     visible = Geometry.of(call_of(contract)).visible

@@ -1,6 +1,6 @@
-"""Saves that are killed, starved of disk or disturbed by others, in processes of their own.
+"""Saves that are killed, run out of disk space or race with other processes.
 
-Run by test_storage. Forks after one import of torch, which would take longer than all the rest.
+Run by test_storage. Forks after importing torch once: the import takes longer than everything else.
 """
 
 import os
@@ -31,7 +31,7 @@ def save(folder, name):
 
 
 def whole_model(folder):
-    """The name of the model in a folder, which must be whole."""
+    """Name of the model in a folder, after checking that it is complete."""
     config, tensors = storage.load(folder)
     expected_config, expected = MODELS[config["name"]]
     assert config == expected_config
@@ -40,14 +40,14 @@ def whole_model(folder):
     return config["name"]
 
 
-def strangers(folder):
+def unlisted_files(folder):
     """Files that are neither config.json nor named by it."""
     named = storage._read_config_file(folder / "config.json").files
     return {path.name for path in folder.iterdir()} - named - {"config.json"}
 
 
 def in_child(action):
-    """Fork, run the action there, and return the child's id; it exits 0 if the action ends."""
+    """Run an action in a forked child and return its process id; it exits with 0 on success."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -60,7 +60,7 @@ def in_child(action):
 
 
 def kill_at_call(folder, step, number):
-    """Save the second model, and die just before the n-th call of a step."""
+    """Save the second model, and die just before the n-th call of an `os` function."""
     original, calls = getattr(os, step), 0
 
     def count(*arguments, **keywords):
@@ -75,28 +75,28 @@ def kill_at_call(folder, step, number):
 
 
 def kill_at_every_step(folder):
-    """Every call of every step in turn, until a save ends unharmed."""
+    """Kill a save at every call of every step in turn, until one completes."""
     seen = Counter()
     for step in STEPS:
         for number in range(1, 100):
             save(folder, "first")
-            assert not strangers(folder), "the next save clears up"
+            assert not unlisted_files(folder), "the next save removes leftovers"
             pid = in_child(lambda s=step, n=number: kill_at_call(folder, s, n))
             _, status = os.waitpid(pid, 0)
             seen[step, whole_model(folder)] += 1
             if os.WIFEXITED(status):
                 assert os.WEXITSTATUS(status) == 0
                 break
-            seen["left strangers"] += bool(strangers(folder))
+            seen["left files"] += bool(unlisted_files(folder))
         assert number > 1, f"a save never calls {step}"
     save(folder, "first")
-    assert not strangers(folder)
+    assert not unlisted_files(folder)
     assert seen["replace", "first"] and seen["fsync", "second"] and seen["unlink", "second"]
-    assert seen["left strangers"]
+    assert seen["left files"]
 
 
 def kill_at_random_moments(folder, trials):
-    def save_for_ever(current):
+    def save_forever(current):
         while True:
             current = "second" if current == "first" else "first"
             save(folder, current)
@@ -106,21 +106,21 @@ def kill_at_random_moments(folder, trials):
     save(folder, "first")
     two_saves = time.perf_counter() - start
     draw, seen, current = random.Random(0), Counter(), "first"
-    # More than enough to see both models, on a machine that is sometimes slower.
+    # More than enough trials to see both models, even when the machine is slow.
     for trial in range(10 * trials):
-        pid = in_child(lambda current=current: save_for_ever(current))
+        pid = in_child(lambda current=current: save_forever(current))
         time.sleep(draw.uniform(0, two_saves))
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         current = whole_model(folder)
         seen[current] += 1
-        seen["left strangers"] += bool(strangers(folder))
-        if trial >= trials and seen["first"] and seen["second"] and seen["left strangers"]:
+        seen["left files"] += bool(unlisted_files(folder))
+        if trial >= trials and seen["first"] and seen["second"] and seen["left files"]:
             break
     else:
         raise AssertionError(f"the kills never came at different moments: {seen}")
     save(folder, "first")
-    assert not strangers(folder)
+    assert not unlisted_files(folder)
 
 
 def save_and_load_at_once(folder, times):
@@ -138,7 +138,7 @@ def save_and_load_at_once(folder, times):
             running.remove(pid)
             assert os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
     assert loads > 3
-    assert not strangers(folder)
+    assert not unlisted_files(folder)
 
 
 def run_out_of_disk(folder):
@@ -157,7 +157,7 @@ def run_out_of_disk(folder):
         _, status = os.waitpid(pid, 0)
         assert os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0, room
         assert whole_model(folder) == "first"
-        assert not strangers(folder)
+        assert not unlisted_files(folder)
 
 
 if __name__ == "__main__":

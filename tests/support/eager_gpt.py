@@ -1,7 +1,7 @@
-"""The paper's GPT and its schemes once more, plainly: one row, one document, the whole score matrix.
+"""Independent eager implementation of the paper's GPT: one document, the full score matrix.
 
-Written from the paper's description and sharing no code with the package, so that both must be wrong in
-the same way to agree. Only the names of the weights are the model's.
+Written from the paper's description without sharing code with the package, so the two agree on a wrong
+result only if both make the same mistake. Only the names of the weights come from the model.
 """
 
 import cmath
@@ -36,7 +36,7 @@ def eager_logits(
     x = _norm(weights["embedding.weight"][tokens])
     head_dim = x.shape[1] // heads
     turns = _frequencies(scheme, head_dim, stretch, train_length, options)
-    angles = [[cmath.exp(1j * place * turn) for turn in turns] for place in positions]
+    angles = [[cmath.exp(1j * position * turn) for turn in turns] for position in positions]
     rotation = torch.tensor(angles, dtype=torch.complex128).reshape(length, head_dim // 2)
     later = torch.tensor([[column > row for column in positions] for row in positions])
     for layer in range(_layers(weights)):
@@ -78,7 +78,7 @@ def _norm(x: Tensor) -> Tensor:
 
 
 def _turned(x: Tensor, rotation: Tensor) -> Tensor:
-    """Dimension k and k + d/2 as one complex number, turned."""
+    """Rotate the complex numbers made of dimensions k and k + d/2."""
     half = x.shape[1] // 2
     turned = torch.complex(x[:, :half], x[:, half:]) * rotation.to(x.dtype.to_complex())
     return torch.cat([turned.real, turned.imag], dim=1)
@@ -105,7 +105,7 @@ def _frequencies(
         assert train_length is not None
 
         def pair_that_makes(rotations: float) -> float:
-            """Solves train_length * base^(-2k/d) = 2 pi rotations for k."""
+            """Solve train_length * base^(-2k/d) = 2 pi rotations for k."""
             return head_dim / 2 * math.log(train_length / (2 * math.pi * rotations), base)
 
         first = max(0, math.floor(pair_that_makes(options.get("fast_rotations", 32.0))))
@@ -127,7 +127,7 @@ def _slots(
     options: dict[str, Any],
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A factor for every query, and gain and bias for every pair."""
+    """A factor per query, and a gain and a bias per query-key pair."""
     length = len(positions)
     factor = [1.0] * length
     if scheme == "yarn":
@@ -135,7 +135,7 @@ def _slots(
     if scheme.startswith("logn"):
         scale = float(layer_weights["attention.query_scale.scale"][head])
         by_query = options.get("counts", "query") == "query"
-        factor = [scale * math.log(place + 1 if by_query else context) for place in positions]
+        factor = [scale * math.log(position + 1 if by_query else context) for position in positions]
     gain = [[1.0] * length for _ in range(length)]
     bias = [[0.0] * length for _ in range(length)]
     tau = options.get("tau", 10.0)

@@ -1,7 +1,7 @@
-"""How wrong a backend may be: at most twice (gradients: three times) a plain eager implementation.
+"""Error budgets: a backend may err at most twice as much as eager code, in gradients three times.
 
-Both are measured against the float64 reference. The eager implementation here is written on its own,
-with torch.softmax, and shares no code with the package.
+Both errors are measured against the float64 reference. The eager implementation is written
+independently, with torch.softmax, and shares no code with the package.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ import scale_invariant_attention as sia
 
 @dataclass
 class Results:
-    """What a call gives: output, log-sum-exp, and the gradient of every input."""
+    """Results of a call: output, log-sum-exp, and the gradient of every input."""
 
     out: Tensor
     lse: Tensor | None
@@ -29,7 +29,7 @@ class Results:
 
 
 def public_call(backend: str) -> Any:
-    """A function from tensors and settings to (output, log-sum-exp), by the public functions."""
+    """A function from tensors and settings to (output, log-sum-exp) that calls the public API."""
 
     def attention(tensors: tuple[Tensor, ...], settings: dict[str, Any]) -> tuple[Tensor, Tensor]:
         function = (
@@ -47,13 +47,13 @@ def run(
     inputs: dict[str, Tensor] | None = None,
     grad_out: Tensor | None = None,
 ) -> Results:
-    """A contract forward and backward, in its own dtype or in another."""
+    """Run a contract forward and backward, in its own dtype or another."""
     inputs = inputs or contract.inputs
     leaves = {name: _leaf(tensor, dtype) for name, tensor in inputs.items()}
     tensors, settings = contract.arguments(leaves)
     out, lse = attention(tensors, settings)
     grad_out = (contract.grad_out if grad_out is None else grad_out).to(out.dtype)
-    # The log-sum-exp of a row that sees no key is -inf whatever the inputs.
+    # The log-sum-exp of a row that sees no key is -inf for any inputs.
     grad_lse = contract.grad_lse.to(lse.dtype).masked_fill(lse == -torch.inf, 0)
     if grad_out.shape[2] and not (grad_out != 0).any(-1).all():
         grad_lse = grad_lse.masked_fill((grad_out == 0).all(-1), 0)
@@ -66,7 +66,7 @@ def run(
 
 
 def _leaf(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """The same values in the same layout, as a leaf that wants a gradient."""
+    """The same values in the same layout, as a leaf that requires a gradient."""
     if dtype is not None and dtype != tensor.dtype:
         tensor = tensor.to(dtype)
     return tensor.detach().requires_grad_()
@@ -84,7 +84,7 @@ def eager(contract: Contract) -> Results:
 
 @dataclass
 class _Pairs:
-    """Everything by pair of query and key, ``[1 or B, 1 or H, Lq, Lk]`` each."""
+    """Quantities per query-key pair, each ``[1 or B, 1 or H, Lq, Lk]``."""
 
     visible: Tensor
     transformed: Tensor  # visible and no sink
@@ -147,10 +147,10 @@ def _eager(tensors: tuple[Tensor, ...], settings: dict[str, Any]) -> tuple[Tenso
 
 
 def magnitudes(contract: Contract, inputs: dict[str, Tensor] | None = None) -> dict[str, float]:
-    """The largest sum of absolute terms behind an element of each result: what one eps is worth.
+    """Largest sum of absolute terms that make up an element of each result, as the unit of rounding.
 
-    Every product and sum of forward and backward with absolute values in it. A weight counts
-    ``1 + |logit|`` fold, because an exponential turns the absolute error of a logit into a relative one.
+    Computes every product and sum of forward and backward with absolute values. Weights are multiplied
+    by ``1 + |logit|``, because exponentials turn absolute errors of logits into relative ones.
     """
     doubles = {n: t.detach().double() for n, t in (inputs or contract.inputs).items()}
     tensors, settings = contract.arguments(doubles)
@@ -192,34 +192,34 @@ def magnitudes(contract: Contract, inputs: dict[str, Tensor] | None = None) -> d
     for name in doubles.keys() & {"gain", "bias"}:
         by_pair = grad_logits * (score_sizes if name == "gain" else 1)
         table = doubles[name]
-        places = pairs.distance.clamp_max(table.shape[-1] - 1).expand_as(by_pair)
+        indices = pairs.distance.clamp_max(table.shape[-1] - 1).expand_as(by_pair)
         length = table.shape[-1]
         by_head = torch.zeros(by_pair.shape[1], length, dtype=torch.float64)
         for head in range(by_pair.shape[1]):
-            by_head[head].index_add_(0, places[:, head].flatten(), by_pair[:, head].flatten())
+            by_head[head].index_add_(0, indices[:, head].flatten(), by_pair[:, head].flatten())
         sizes[f"grad of {name}"] = by_head if table.ndim == 2 else by_head.sum(0)
     return {name: float(size.max()) if size.numel() else 0.0 for name, size in sizes.items()}
 
 
 def _by_distance(table: Tensor, distance: Tensor) -> Tensor:
-    places = distance.clamp_max(table.shape[-1] - 1)
+    indices = distance.clamp_max(table.shape[-1] - 1)
     if table.ndim == 1:
-        return table[places]
-    return table[:, places.squeeze(1)].transpose(0, 1)
+        return table[indices]
+    return table[:, indices.squeeze(1)].transpose(0, 1)
 
 
 def _multiply(left: Tensor, right: Tensor) -> Tensor:
-    """A product in a narrow dtype as hardware does it: accumulated in float32, rounded at the end."""
+    """Multiply as hardware does in narrow dtypes: accumulate in float32, round at the end."""
     if left.dtype.itemsize >= 4:
         return left @ right
     return (left.float() @ right.float()).to(left.dtype)
 
 
 class Judge:
-    """The truth of a contract and what a backend may deviate from it.
+    """The exact results of a contract, and how far a backend may deviate from them.
 
-    Besides the multiple of the eager error the budget holds rounding: of the result to its dtype, and
-    of the sums that lead to it in the compute dtype.
+    Besides the multiple of the eager error, the budget allows for rounding: of the result to its dtype,
+    and of the sums that lead to it in the compute dtype.
     """
 
     def __init__(self, contract: Contract) -> None:
@@ -228,13 +228,13 @@ class Judge:
         self.finite = {name: torch.isfinite(exact) for name, exact in self.truth.items()}
 
     def error(self, name: str, tensor: Tensor) -> float:
-        """The largest where the truth is finite; NaN where a result is NaN there."""
+        """Largest error where the truth is finite; NaN if a result is NaN there."""
         errors = (tensor.double() - self.truth[name])[self.finite[name]].abs()
         return float(errors.max()) if errors.numel() else 0.0
 
     @cached_property
     def plain_errors(self) -> dict[str, float]:
-        """Those of the eager implementation, but for numbers that overflow its dtype."""
+        """Errors of the eager implementation, ignoring values that overflow its dtype."""
         return {
             name: _largest((tensor.double() - self.truth[name])[self.finite[name]])
             for name, tensor in self.plain.items()
@@ -242,11 +242,11 @@ class Judge:
 
     @cached_property
     def sizes(self) -> dict[str, float]:
-        """Looked at only where the multiple of the eager error does not suffice: most often it does."""
+        """`magnitudes`, computed only if the multiple of the eager error does not suffice."""
         return magnitudes(self.contract)
 
     def violations(self, results: Results) -> list[str]:
-        """What of a backend's results is outside its budget, in words; empty when all is well."""
+        """Descriptions of all results of a backend that exceed their budget."""
         found = []
         for name, tensor in results.tensors().items():
             exact, plain = self.truth[name], self.plain[name]
@@ -266,7 +266,7 @@ class Judge:
         return found
 
     def oracle_doubts(self) -> list[str]:
-        """Where the reference is not what the eager implementation, on its own, finds in float64."""
+        """Descriptions of all results where the reference and the eager code disagree in float64."""
         independent = run(self.contract, _eager, torch.float64).tensors()
         found = []
         for name, finite in self.finite.items():
@@ -277,7 +277,7 @@ class Judge:
         return found
 
     def rounding(self, name: str, dtype: torch.dtype) -> float:
-        """One eps of the result in its own dtype, and one of all it sums up in the compute dtype."""
+        """One eps of the result in its dtype, plus one eps of the terms it sums in the compute dtype."""
         double = self.contract.query.dtype == torch.float64
         return (
             torch.finfo(dtype).eps * _largest(self.truth[name])

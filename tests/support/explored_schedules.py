@@ -1,10 +1,10 @@
-"""The schedules that the explorer shows, in Python."""
+"""Python counterparts of the schedules shown by the explorer."""
 
 from scale_invariant_attention.theory import ALiBi, LogN, Plain, ScaleInvariantTransform
 
 
 def schedules(setting):
-    """By their names on the page."""
+    """Schedules by their name on the page."""
     return {
         "Plain": Plain(),
         "LogN": LogN(setting["length"]),

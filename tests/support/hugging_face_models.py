@@ -1,4 +1,4 @@
-"""Tiny random models of transformers, and attention written from the definition to compare with."""
+"""Tiny random transformers models, and attention by definition to compare them with."""
 
 import torch
 from transformers import (
@@ -57,13 +57,13 @@ def tiny(family="llama", *, seed=0, **changes):
     config = CONFIGS[family]()
     for name, value in changes.items():
         setattr(config, name, value)
-    # transformers' quick experts do not take float64.
+    # transformers' fast experts do not support float64.
     experts = {"experts_implementation": "eager"} if "num_local_experts" in config.to_dict() else {}
     return AutoModelForCausalLM.from_config(config, **experts).eval()
 
 
 def converted(family="llama", scheme="scale-invariant-p-rope", **options):
-    """The same, converted."""
+    """A tiny model, converted to a scheme."""
     return huggingface.convert(tiny(family), scheme, **options)
 
 
@@ -73,7 +73,7 @@ def some_tokens(*shape, seed=0):
 
 
 def left_padded(rows):
-    """Sequences as one batch with padding on the left: ids and attention mask."""
+    """Left-padded batch of sequences: ids and attention mask."""
     longest = max(len(row) for row in rows)
     ids = torch.zeros(len(rows), longest, dtype=torch.long)
     mask = torch.zeros_like(ids)
@@ -84,15 +84,15 @@ def left_padded(rows):
 
 
 def transform(distance):
-    """Gain and bias of the paper at tau = 10, spelled out."""
+    """Gain and bias of the paper at tau = 10, written out."""
     growth = torch.log(distance / 10 + 1)
     return torch.sqrt(1 + 2 * growth), -2 * growth
 
 
 def definition(module, query, key, value, attention_mask, *, scaling, position_ids, **others):
-    """The definition, pair by pair, in the dtype of the model; positions and mask are transformers' own.
+    """Attention by definition, in the model's dtype, with the positions and mask of transformers.
 
-    What it needs beyond the layer is in `module.definition`: functions of distance and of position.
+    `module.definition` has its functions of distance and of position.
     """
     repeats = query.shape[1] // key.shape[1]
     key, value = (part.repeat_interleave(repeats, dim=1) for part in (key, value))
@@ -106,17 +106,17 @@ def definition(module, query, key, value, attention_mask, *, scaling, position_i
         weights = torch.cat([logits, sink], dim=-1).softmax(-1)[..., :-1]
     else:
         weights = logits.softmax(-1)
-    # Padding sees nothing, and its softmax is no number.
+    # Padding sees no key, so its softmax is NaN.
     return (weights.nan_to_num() @ value).transpose(1, 2).contiguous(), None
 
 
 def whole_mask(*arguments, **named):
-    """transformers' mask of pairs, never left out."""
+    """transformers' full mask of query-key pairs, never skipped."""
     return sdpa_mask(*arguments, **{**named, "allow_is_causal_skip": False})
 
 
 def by_definition(model, distance=transform, query=lambda position_ids: 1.0):
-    """Switch a model, with the rotary it has, to the definition."""
+    """Switch a model to attention by definition, keeping its rotary embedding."""
     AttentionInterface.register("definition", definition)
     AttentionMaskInterface.register("definition", whole_mask)
     model.set_attn_implementation("definition")

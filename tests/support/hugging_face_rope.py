@@ -1,4 +1,4 @@
-"""Rotary frequencies as transformers computes them, to compare ours with."""
+"""Rotary frequencies computed by transformers, to compare ours with."""
 
 import pytest
 
@@ -6,7 +6,7 @@ import pytest
 def hugging_face_frequencies(
     rope_type, head_dim, *, base=10_000.0, train_length=4096, context_length=None, **parameters
 ):
-    """Frequencies ``[head_dim / 2]``, float32, and the factor for queries and for keys."""
+    """Frequencies ``[head_dim / 2]``, float32, and the factor of queries and keys."""
     transformers = pytest.importorskip("transformers", minversion="5")
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 

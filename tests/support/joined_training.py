@@ -1,4 +1,4 @@
-"""Trainings by two processes, each with a copy of the model. Run by test_ranks with a folder."""
+"""Training by two processes, each with a copy of the model. Run by test_ranks with a folder."""
 
 import sys
 from pathlib import Path
@@ -18,7 +18,7 @@ def sums(rank):
     with open_ranks("cpu") as ranks:
         assert (ranks.rank, ranks.size) == (rank, SIZE)
         assert ranks.sum(1.0, rank) == (2.0, 1.0)
-        assert ranks.on_first(lambda: "told") == ("told" if rank == 0 else None)
+        assert ranks.on_first(lambda: "result") == ("result" if rank == 0 else None)
     assert not torch.distributed.is_initialized()
 
 

@@ -1,7 +1,7 @@
 """Checkpoints saved by processes that are killed at random moments, one after the other.
 
-Run by test_disturbed_checkpoints with a folder and a number of kills. Forks after one import of torch,
-which would take longer than all the rest.
+Run by test_disturbed_checkpoints with a folder and a number of kills. Forks after importing torch once:
+the import takes longer than everything else.
 """
 
 import os
@@ -23,7 +23,7 @@ from scale_invariant_attention.training.checkpoints import (
 
 
 def contents(step):
-    """What is saved at a step: all of it differs between steps."""
+    """Tensors and values of a checkpoint, different at every step."""
     generator = torch.Generator().manual_seed(step)
     tensors = {
         "model": {
@@ -39,11 +39,11 @@ def metric(step):
     return float((step * 37) % 101)
 
 
-def save_for_ever(folder, first, told):
+def save_forever(folder, first, report):
     for step in range(first, sys.maxsize):
         tensors, values = contents(step)
         save_checkpoint(folder, step, tensors, values, metric=metric(step))
-        os.write(told, step.to_bytes(8, "little"))
+        os.write(report, step.to_bytes(8, "little"))
 
 
 def check_whole(checkpoint):
@@ -57,42 +57,42 @@ def check_whole(checkpoint):
 
 
 def start_child(folder, first):
-    """A process that saves from step `first` on, and a pipe on which it tells what it finished."""
-    heard, told = os.pipe()
+    """Start a process that saves from step `first` on, with a pipe that reports finished steps."""
+    reports, report = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            os.close(heard)
-            save_for_ever(folder, first, told)
+            os.close(reports)
+            save_forever(folder, first, report)
         finally:
             os._exit(1)
-    os.close(told)
-    return child, os.fdopen(heard, "rb", buffering=0)
+    os.close(report)
+    return child, os.fdopen(reports, "rb", buffering=0)
 
 
 def kill(child):
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status), "the child must not have failed by itself"
+    assert os.WIFSIGNALED(status), "the child failed on its own"
 
 
 def kill_once(folder, first, longest):
-    """Let a process save, kill it within `longest` seconds, and give the last step it finished."""
-    child, heard = start_child(folder, first)
+    """Let a process save, kill it within `longest` seconds, and return the last step it finished."""
+    child, reports = start_child(folder, first)
     time.sleep(random.uniform(0, longest))
     kill(child)
-    with heard:
-        report = heard.read()
-    return int.from_bytes(report[-8:], "little") if report else first - 1
+    with reports:
+        steps = reports.read()
+    return int.from_bytes(steps[-8:], "little") if steps else first - 1
 
 
 def seconds_of_saves(folder, count):
-    """How long a process takes for so many saves, from its start."""
+    """Seconds that a process takes for `count` saves, from its start."""
     start = time.perf_counter()
-    child, heard = start_child(folder, 1)
-    with heard:
+    child, reports = start_child(folder, 1)
+    with reports:
         for _ in range(count):
-            assert heard.read(8)
+            assert reports.read(8)
     seconds = time.perf_counter() - start
     kill(child)
     shutil.rmtree(folder)
@@ -101,7 +101,7 @@ def seconds_of_saves(folder, count):
 
 def main(folder, kills):
     random.seed(int.from_bytes(os.urandom(4), "little"))
-    # So that some children finish saves and most are killed within one, on any machine.
+    # Chosen so that on any machine some children finish saves and most are killed during one.
     longest = seconds_of_saves(folder, 3)
     step, finished, interrupted = 0, 0, 0
     for _ in range(kills):
@@ -112,7 +112,7 @@ def main(folder, kills):
             assert done == 0
             continue
         check_whole(checkpoint)
-        # The kill may have come after the checkpoint stood and before it was told.
+        # The kill may have come after the checkpoint was complete and before it was reported.
         assert checkpoint.step in (done, done + 1), (checkpoint.step, done)
         found = find_checkpoints(folder)
         assert all(other.damage is None for other in found)

@@ -1,8 +1,8 @@
-"""`sia train` in processes that are killed, one after the other, until one of them ends.
+"""`sia train` in processes that are killed, one after the other, until one of them completes.
 
-Run by test_killing with a folder and a number of kills. Forks after one import of torch, which would
-take longer than all the rest. Half of the kills come inside a save, at a random one of the things that
-it does to files; the others at any such thing in the folder of the run, or at a random moment.
+Run by test_killing with a folder and a number of kills. Forks after importing torch once: the import
+takes longer than everything else. Half of the kills hit a random file operation of a save; the others
+hit a random file operation in the run's folder, or a random moment.
 """
 
 import os
@@ -13,29 +13,29 @@ import time
 from pathlib import Path
 
 import torch
-import torch._dynamo  # Adam would, in every process anew
+import torch._dynamo  # imported by Adam, once here instead of in every process
 from tiny_training import options
 
 from scale_invariant_attention.cli import app
 
-# What a process asks of the system for its files, as Python's audit events name it.
+# File operations, by the names of Python's audit events.
 EVENTS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.listdir"}
 
 KINDS = ("save", "moment", "save", "file")
 
 
 def torn(folder):
-    """What saves that did not end have left."""
+    """Leftovers of saves that did not complete."""
     return set(folder.glob("checkpoints/.saving-*"))
 
 
-def kill_at_event(place, count):
-    """Die at the given one of the things done to files whose path has `place` in it."""
+def kill_at_event(part, count):
+    """Die at the n-th file operation whose path contains `part`."""
     left = count
 
     def watch(event, arguments):
         nonlocal left
-        if event in EVENTS and any(place in str(each) for each in arguments):
+        if event in EVENTS and any(part in str(each) for each in arguments):
             left -= 1
             if left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -44,7 +44,7 @@ def kill_at_event(place, count):
 
 
 def start(folder, words, before=lambda: None):
-    """A process that trains, and its id; what it prints is of no interest."""
+    """Start a training process without output, and return its id."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -86,18 +86,18 @@ def main(folder, kills, seed):
             time.sleep(rng.uniform(0, min(whole, 1.0)))
             os.kill(child, signal.SIGKILL)
         else:
-            place, most = (".saving-", 18) if kind == "save" else (str(killed), 80)
+            part, most = (".saving-", 18) if kind == "save" else (str(killed), 80)
             count = rng.randint(1, most)
-            child = start(killed, words, lambda: kill_at_event(place, count))  # noqa: B023
+            child = start(killed, words, lambda: kill_at_event(part, count))  # noqa: B023
         code = ended(child)
         if code == 0:
-            # It ended before it was killed: the kills that are left are for another training.
+            # It completed before it was killed: the remaining kills go to another training.
             trainings += 1
             continue
-        assert code == -signal.SIGKILL, f"a process failed by itself, with {code}"
+        assert code == -signal.SIGKILL, f"a process failed on its own, with {code}"
         done += 1
         in_saves += bool(torn(killed) - before)
-    # Whatever was killed last goes on to its end; a training that has ended has nothing left to do.
+    # The run that was killed last resumes and completes; a completed run has nothing left to do.
     assert ended(start(killed, words)) == 0
     print(f"{done} kills, {in_saves} inside a save")
 

@@ -1,10 +1,10 @@
-"""Models whose losses are known beforehand, in place of a GPT."""
+"""Stand-ins for a GPT with known losses."""
 
 import torch
 
 
 class LossIsPosition:
-    """Says that the target at index i costs i, whatever it is; and what it was shown."""
+    """A model whose loss at index i is i; records its inputs."""
 
     def __init__(self):
         self.shown = []
@@ -18,7 +18,7 @@ class LossIsPosition:
 
 
 class LossIsTarget:
-    """Says that a target costs its own number."""
+    """A model whose loss for a target is the target's id."""
 
     def __call__(self, tokens, targets, *, reduction):
         return targets.float()

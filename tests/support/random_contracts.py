@@ -1,4 +1,4 @@
-"""Whole calls of the op drawn at random: every argument, its forms, and odd shapes, from one seed."""
+"""Random calls of the op from a seed: every argument in all its forms, and odd shapes."""
 
 import random
 from collections.abc import Callable
@@ -17,7 +17,7 @@ HEAD_DIMS = (1, 3, 8, 16, 17, 32, 60, 64, 100, 128)
 
 @dataclass
 class Contract:
-    """One call: its tensors, its other arguments, and the gradients that come back to it."""
+    """One call: its tensors, its other arguments, and the incoming gradients."""
 
     seed: int
     query: Tensor
@@ -30,11 +30,11 @@ class Contract:
 
     @property
     def inputs(self) -> dict[str, Tensor]:
-        """Everything that gets a gradient."""
+        """All tensors that receive a gradient."""
         return {"query": self.query, "key": self.key, "value": self.value, **self.learned}
 
     def arguments(self, inputs: dict[str, Tensor]) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
-        """Tensors and keyword arguments of a call with other tensors in the place of its own."""
+        """Tensors and keyword arguments of the call, with its tensors replaced by `inputs`."""
         tensors = (inputs["query"], inputs["key"], inputs["value"])
         settings = dict(self.settings)
         if "gain" in inputs:
@@ -55,7 +55,7 @@ class Contract:
 def draw(
     seed: int, dtypes: tuple[torch.dtype, ...] | None = None, long_ones: bool = True
 ) -> Contract:
-    """The contract of a seed."""
+    """Draw the contract of a seed."""
     rng = random.Random(seed)
     generator = torch.Generator().manual_seed(seed)
 
@@ -77,7 +77,7 @@ def draw(
         )
     )
     lengths = LONG if chance(0.1) and long_ones else LENGTHS
-    # Long sequences come with few rows and heads, so that no single contract takes long.
+    # Long sequences have few rows and heads, so that no single contract takes long.
     many = (1, 2) if lengths is LONG else (1, 1, 2, 3)
     batch, key_heads, group = rng.choice(many), rng.choice(many), rng.choice(many)
     key_length = rng.choice(lengths)
@@ -139,8 +139,11 @@ def _positions(
         return {"query_positions": last + shift, "key_positions": every[:keys] + shift}
     if form == "gaps":
         steps = torch.randint(1, 4, (batch, keys + queries), generator=generator)
-        places = steps.cumsum(1)
-        return {"query_positions": places[:, -queries:], "key_positions": places[:, :keys].int()}
+        positions = steps.cumsum(1)
+        return {
+            "query_positions": positions[:, -queries:],
+            "key_positions": positions[:, :keys].int(),
+        }
     if form == "scattered":
         return {
             "query_positions": torch.randint(0, 2 * keys, (queries,), generator=generator),
@@ -189,11 +192,8 @@ def _key_mask(rng: random.Random, generator: torch.Generator, batch: int, keys: 
 
 def _table_length(settings: dict[str, Any], queries: int, keys: int) -> int:
     given = [settings.get("query_positions"), settings.get("key_positions")]
-    places = [place for place in given if place is not None] + [
-        torch.tensor([keys - queries, keys])
-    ]
-    places.append(torch.tensor([0]))
-    span = max(int(p.max()) for p in places) - min(int(p.min()) for p in places) + 1
+    positions = [*(p for p in given if p is not None), torch.tensor([0, keys - queries, keys])]
+    span = max(int(p.max()) for p in positions) - min(int(p.min()) for p in positions) + 1
     return min(span, settings["window"]) if "window" in settings else span
 
 
@@ -204,7 +204,7 @@ def _affine(
     length: int,
     dtype: torch.dtype,
 ) -> dict[str, Tensor]:
-    """tau in its three forms, or tables in theirs."""
+    """One of the three forms of tau, or of the forms of gain and bias tables."""
     exact = torch.float64 if dtype == torch.float64 else torch.float32
     form = rng.choice(("number", "tau", "tau by head", "shared", "by head", "mixed", "alibi"))
     if form == "number":

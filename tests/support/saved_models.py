@@ -1,4 +1,4 @@
-"""The files of a saved model, looked at and tampered with."""
+"""Read and tamper with the files of a saved model."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ def rewrite(folder, **changed):
 
 
 def put_weights(folder, data):
-    """Bytes in the place of the one weights file, with size and hash that fit them."""
+    """Replace the only weights file by other bytes, and update its recorded size and hash."""
     (file,) = weights_files(folder)
     file.write_bytes(data)
     (entry,) = document(folder)["weights"]

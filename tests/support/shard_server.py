@@ -1,4 +1,4 @@
-"""A server of files on this machine that misbehaves on demand: what stands in for the hub."""
+"""A local file server that misbehaves on demand, standing in for the hub."""
 
 import re
 from collections.abc import Iterator
@@ -10,20 +10,20 @@ from threading import Thread
 
 @dataclass
 class Answer:
-    """How one request is answered: in full, unless told otherwise."""
+    """How to answer one request: in full by default."""
 
     status: int | None = None  # an error instead of the file
-    cut_after: int | None = None  # bytes of the body, then the connection breaks
-    announced: int | None = None  # a Content-Length that is not true
+    cut_after: int | None = None  # bytes of the body before the connection breaks
+    announced: int | None = None  # a false Content-Length
     without_length: bool = False
     ignores_range: bool = False
     wrong_range: bool = False
-    redirected: bool = False  # to the same file, as the hub sends to where its files lie
+    redirected: bool = False  # to the same file, as the hub redirects to its storage
 
 
 @dataclass
 class ShardServer:
-    """Files by name, answers to come, and the requests so far as (name, Range)."""
+    """Files by name, the next answers, and all requests as (name, Range)."""
 
     files: dict[str, bytes]
     url: str = ""
@@ -33,7 +33,7 @@ class ShardServer:
 
 @contextmanager
 def running(files: dict[str, bytes]) -> Iterator[ShardServer]:
-    """A server for the time of the block."""
+    """Run a server within a `with` block."""
     state = ShardServer(files)
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Trainings by two processes, each with a part of the model. Run by test_sharding with a folder."""
+"""Training by two processes, each with a part of the model. Run by test_sharding with a folder."""
 
 import sys
 from functools import partial
@@ -24,7 +24,7 @@ ODD = tiny_config(
     **{"scheme": "alibi", "layers": 1, "width": 15, "heads": 3, "batch_size": 8},
     **{"parallel": "shard", "steps": 4},
 )
-# One of the ranks has nothing of what the head learns.
+# One rank holds none of the head's learned scalars.
 ONE_HEAD = tiny_config(scheme="logn-rope", heads=1, batch_size=8, parallel="shard", steps=4)
 AGAIN = tiny_config(batch_size=8, parallel="shard", steps=4, checkpoint_activations=True)
 EXPLODING = tiny_config(batch_size=8, parallel="shard", head_rate=1e4, checkpoint_every=0)
@@ -41,7 +41,7 @@ def small_model(seed=0):
 
 
 def parts(rank):
-    """What a rank has, and that wholes come from parts and parts from wholes."""
+    """Each rank holds its part, and parts and whole tensors convert into each other."""
     with open_ranks("cpu") as ranks:
         expected = small_model().state_dict()
         held = Sharded(small_model(), ranks, compiled=False)
@@ -52,7 +52,7 @@ def parts(rank):
         for last in (False, True):
             with held.exchanging(last):
                 model(tokens, tokens).backward()
-            # After each of them a rank has its part of the gradients, and no more.
+            # After each backward pass a rank holds only its part of the gradients.
             assert all(p.grad is not None for p in parameters)
         for name, parameter in model.named_parameters():
             rows = len(expected[name])
@@ -76,14 +76,14 @@ def parts(rank):
                 continue
             local, other = tensor.to_local(), state[name].to_local()
             assert torch.equal(local, other)
-            # No view of the whole, which would stay in memory.
+            # Not a view of the whole tensor, which would stay in memory.
             assert local.untyped_storage().nbytes() == local.numel() * local.element_size(), name
 
         others = small_model(1).state_dict()
         load_whole(model, others)
         now = {name: whole(tensor) for name, tensor in model.state_dict().items()}
         assert all(torch.equal(now[name], others[name]) for name in others)
-        # Validation leaves the root gathered: what is saved is then the same.
+        # Validation leaves the root module gathered, which must not change the saved weights.
         with torch.no_grad():
             model(torch.arange(16).view(2, 8))
         now = {name: whole(tensor) for name, tensor in model.state_dict().items()}
@@ -91,7 +91,7 @@ def parts(rank):
 
 
 def muon(rank):
-    """On parts it does what it does on wholes, also on fewer rows than there are ranks."""
+    """Muon updates parts exactly as whole tensors, even with fewer rows than ranks."""
     with open_ranks("cpu") as ranks:
         like = Sharded(small_model(), ranks, compiled=False).model.head.weight
         for shape in ((18, 18), (7, 18), (19, 7), (1, 5)):
@@ -114,7 +114,7 @@ def training(config, name):
 
 
 def returned(rank):
-    """What comes back is an ordinary model, the same on all ranks."""
+    """`train` returns an ordinary model, the same on all ranks."""
     model = train(CONFIG, FOLDER / "sharded")
     assert type(model) is GPT
     saved = GPT.from_pretrained(FOLDER / "sharded" / "model").state_dict()
@@ -128,7 +128,7 @@ def stopping(stopped_rank, name):
 
 
 def killed(rank):
-    """Between two checkpoints."""
+    """Training killed between two checkpoints."""
 
     def kill():
         raise OSError("killed")

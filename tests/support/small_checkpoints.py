@@ -1,4 +1,4 @@
-"""Checkpoints small enough to save by the hundred, and whether they came back to the bit."""
+"""Checkpoints small enough to save by the hundred, and a bit-exact check of their contents."""
 
 import torch
 

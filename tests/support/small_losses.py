@@ -1,4 +1,4 @@
-"""A small problem of cross-entropy, and its loss by plain torch."""
+"""A small cross-entropy problem, and its loss in plain torch."""
 
 import torch
 import torch.nn.functional as F

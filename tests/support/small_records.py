@@ -1,4 +1,4 @@
-"""Records of trainings that nobody made, as `experiments.trials` would write them."""
+"""Synthetic records of trainings, in the form written by `lab.experiments.trials`."""
 
 from dataclasses import asdict
 
@@ -10,7 +10,7 @@ LENGTHS = (256, 1024, 4096)
 
 
 def record(scheme, seed, losses, **options):
-    """What a trial of the miniature would leave, had it ended with these losses."""
+    """Record of a miniature trial with the given losses."""
     trial = SCALES["mini"].trial(scheme, seed, **options)
     return _record(trial) | {
         "evaluation": {"lengths": list(LENGTHS), "tokens": 131_072},
@@ -26,14 +26,14 @@ def record(scheme, seed, losses, **options):
 
 
 def needle_record(scheme, seed, shares):
-    """What a trial of Table 2 would leave, had it found these shares."""
+    """Record of a Table 2 trial with the given retrieval accuracies."""
     tuning = table2.FINE_TUNING["mini"]
     [trial] = table2.trials(SCALES["mini"], tuning, (scheme,), (seed,))
     return _record(trial) | {"needles": {"lengths": _found(trial, shares)}}
 
 
 def recall_record(scheme, seed, shares):
-    """What a trial of the recall experiment would leave, had it recalled these shares."""
+    """Record of a recall trial with the given accuracies."""
     [trial] = recall.trials((scheme,), (seed,))
     return _record(trial) | {"recall": _found(trial, shares)}
 
@@ -68,5 +68,5 @@ def _record(trial):
 
 
 def table(losses_of, seeds=(0, 1, 2)):
-    """Records of every scheme and seed; `losses_of` tells the losses of a scheme with a seed."""
+    """Records of every scheme and seed; `losses_of(scheme, seed)` returns the losses."""
     return [record(name, seed, losses_of(name, seed)) for seed in seeds for name in schemes.names()]

@@ -1,4 +1,4 @@
-"""Real tokenizers of the tokenizers library, trained on a few sentences or made by hand."""
+"""Small tokenizers of the tokenizers library, trained on a few sentences or built by hand."""
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -28,7 +28,7 @@ def byte_level(merges: int = 60, sentences: list[str] = SENTENCES) -> Tokenizer:
 
 
 def across_characters(character: str) -> Tokenizer:
-    """Its tokens are the first byte, the other two, and these with the first of the next character."""
+    """Tokens that cross characters: a first byte, the two others, and these plus the next first byte."""
     first, second, third = byte_level(0).encode(character).tokens
     words = [first, second, third, second + third, second + third + first]
     merges = [(second, third), (second + third, first)]
@@ -39,7 +39,7 @@ def across_characters(character: str) -> Tokenizer:
 
 
 def byte_fallback() -> Tokenizer:
-    """As Llama has it: words with their space in front, and bytes for what is in no word.
+    """Byte fallback as in Llama: words with a leading space, and bytes for everything else.
 
     Tokens 0 to 255 are bytes, 256 is " the" and 257 " end".
     """

@@ -1,4 +1,4 @@
-"""Conversions of Table 4 that take a second."""
+"""Table 4 conversions that take a second."""
 
 from dataclasses import replace
 
@@ -16,12 +16,12 @@ LLAMA = table4.LLAMA | {
 
 
 def tiny(*names, seeds=(0,)):
-    """The trials of some schemes, with a model of one layer."""
+    """Trials of the named schemes, with a one-layer model."""
     return [shrunk(trial) for trial in table4.trials(names, seeds)]
 
 
 def shrunk(trial):
-    """The same with a model of one layer."""
+    """The same trial with a one-layer model and short trainings."""
     return replace(
         trial,
         model=dict(LLAMA),

@@ -1,4 +1,4 @@
-"""Small GPTs of every scheme, with weights that let every part be heard, and their plain counterpart."""
+"""Small GPTs of every scheme, with weights that exercise every part, and their eager counterpart."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from scale_invariant_attention.model import GPT, GPTConfig
 VOCABULARY = 50
 TRAINED = 12
 
-# Scheme and options by the name of a case: all schemes, and the options that change what a model does.
+# Scheme and options by case: all schemes, and the options that change a model's output.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in schemes.names()},
     "learned tau": ("scale-invariant-p-rope", {"learn_tau": True}),
@@ -25,9 +25,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"base": 4.0, "fast_rotations": 1.5, "slow_rotations": 0.25},
     ),
 }
-# What the context length changes.
+# Cases whose output depends on the context length.
 BY_CONTEXT = [name for name in CASES if any(w in name for w in ("ntk", "yarn", "of the context"))]
-# What the position itself changes, not only differences of positions.
+# Cases that depend on absolute positions, not only on their differences.
 ABSOLUTE = ["logn-rope", "logn-p-rope", "logn-ntk"]
 
 
@@ -53,9 +53,9 @@ def tiny_model(
     layers: int = 2,
     **settings: Any,
 ) -> GPT:
-    """A model without zeros, and with learned scalars that differ from head to head.
+    """A model without zero weights, whose learned scalars differ between heads.
 
-    In float64 it runs on the reference unless told otherwise, else on what "auto" takes.
+    By default it runs on the reference in float64, and on the choice of "auto" otherwise.
     """
     if backend is None:
         backend = "reference" if dtype == torch.float64 else "auto"
@@ -83,7 +83,7 @@ def plain_logits(
     context_length: int | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> Tensor:
-    """What the model must give for the tokens ``[L]`` of one document, by the eager implementation."""
+    """Expected logits for the tokens ``[L]`` of one document, by the eager implementation."""
     config = model.config
     return eager_logits(
         model.state_dict(),
@@ -99,10 +99,10 @@ def plain_logits(
     )
 
 
-# Float64 sums in another order: some dozens of roundings of numbers of the size of ten, with room.
+# Float64 sums in another order: dozens of roundings of numbers around ten, with some margin.
 EXACT = {"rtol": 0.0, "atol": 1e-11}
 
 
 def assert_same(found: Tensor, expected: Tensor) -> None:
-    """Equal but for the rounding of float64."""
+    """Assert equality up to float64 rounding."""
     torch.testing.assert_close(found, expected, **EXACT)

@@ -1,4 +1,4 @@
-"""Trainings that take a second, and what they end with."""
+"""Training runs that take a second, and their results."""
 
 import torch
 
@@ -24,7 +24,7 @@ def tiny_config(**changes):
 
 
 def options(**changes):
-    """The same as words of a command line."""
+    """The same configuration as command-line options."""
     values = TINY | changes
     return [
         word
@@ -37,7 +37,7 @@ def options(**changes):
 
 
 def weights(folder):
-    """Of the model that a run ended with."""
+    """Weights of a run's final model."""
     return GPT.from_pretrained(folder / "model").state_dict()
 
 
@@ -48,7 +48,7 @@ def same_weights(first, second):
 
 
 def losses(folder):
-    """Of training and of validation, in the order in which they were measured."""
+    """Training and validation losses, in the order they were measured."""
     found = []
     for line in read_metrics(folder):
         found.extend([line["loss"]] if "loss" in line else line["validation"].values())
@@ -56,7 +56,7 @@ def losses(folder):
 
 
 def measured(folder):
-    """The metrics of a run, without the time that it took."""
+    """Metrics of a run, without times."""
     return [
         {name: value for name, value in line.items() if name != "seconds"}
         for line in read_metrics(folder)

@@ -1,4 +1,4 @@
-"""Small GPTs of every scheme as models of transformers, around the same weights."""
+"""Small GPTs of every scheme as transformers models that share their weights."""
 
 import torch
 from tiny_models import tiny_model
@@ -7,10 +7,10 @@ from scale_invariant_attention.huggingface import ScaleInvariantGPTForCausalLM
 
 
 def wrapped(case, dtype=torch.float64, **others):
-    """A model of transformers, and with `gpt` ours."""
+    """A transformers model; its `gpt` attribute is the wrapped GPT."""
     return ScaleInvariantGPTForCausalLM.of(tiny_model(case, dtype), **others).eval()
 
 
 def left_padding(lengths, total):
-    """A mask ``[B, total]`` with so many tokens at the end of each row."""
+    """Mask ``[B, total]`` of rows whose last `lengths[row]` tokens are real."""
     return torch.stack([torch.arange(total) >= total - length for length in lengths]).long()

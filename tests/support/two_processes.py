@@ -1,7 +1,7 @@
-"""Scenarios that two processes go through together, joined as torchrun joins them.
+"""Scenarios that two processes run together, connected as by torchrun.
 
-A script has ``SCENARIOS``, from names to actions that take a rank, and calls `main` with them; a test
-runs it with `ends_of`.
+A script maps names to actions that take a rank, and passes them to `main`; a test runs the script with
+`outcomes`.
 """
 
 import os
@@ -13,18 +13,18 @@ import traceback
 from pathlib import Path
 
 import torch
-import torch._dynamo  # Adam would, in both processes
+import torch._dynamo  # imported by Adam, once here instead of in both processes
 
 from scale_invariant_attention.training import DivergedError, StoppedError, loop
 from scale_invariant_attention.training.ranks import FirstRankFailedError
 
 SIZE = 2
-# What a scenario may end with: anything else is a failure of the test.
-ENDS = (StoppedError, DivergedError, FirstRankFailedError, OSError, ValueError)
+# Exceptions that a scenario may end with; any other fails the test.
+EXPECTED = (StoppedError, DivergedError, FirstRankFailedError, OSError, ValueError)
 
 
-def ends_of(script, folder):
-    """How each scenario of a script ended on each rank, by name and rank."""
+def outcomes(script, folder):
+    """Outcome of each scenario of a script, by name and rank."""
     done = run([sys.executable, str(Path(__file__).parent / script), str(folder)])
     assert done.returncode == 0, done.stdout + done.stderr
     ends = {}
@@ -46,7 +46,7 @@ def run(command):
 
 
 def interrupted_after(step, interrupt, train):
-    """Train, and call `interrupt` once a step is made, before it is saved."""
+    """Train, and call `interrupt` after a step, before it is saved."""
     advance = loop._Training.advance
 
     def interrupted(self):
@@ -63,7 +63,7 @@ def interrupted_after(step, interrupt, train):
 
 
 def stopped_after(step, stopped_rank, rank, train):
-    """A signal to one rank alone: all must stop, after the same step."""
+    """Train, and signal only one rank: all must stop after the same step."""
 
     def interrupt():
         if rank == stopped_rank:
@@ -73,18 +73,18 @@ def stopped_after(step, stopped_rank, rank, train):
 
 
 def main(scenarios):
-    """Both processes go through all scenarios, and print how each of them ended."""
+    """Run all scenarios in both processes, and print the outcome of each."""
     torch.set_num_threads(1)
     ports = [_free_port() for _ in scenarios]
     children = []
     for rank in range(SIZE):
         child = os.fork()
         if child == 0:
-            # Nobody waits for ever for a process that has failed.
+            # Never wait forever for a process that failed.
             signal.alarm(150)
             code = 1
             try:
-                _go_through(scenarios, rank, ports)
+                _run_scenarios(scenarios, rank, ports)
                 code = 0
             except BaseException:
                 traceback.print_exc()
@@ -96,7 +96,7 @@ def main(scenarios):
         child, status = os.wait()
         children.remove(child)
         if status:
-            # The other would wait for it.
+            # The other process would wait for it.
             for left in children:
                 os.kill(left, signal.SIGKILL)
             sys.exit(f"a process ended with {os.waitstatus_to_exitcode(status)}")
@@ -108,13 +108,15 @@ def _free_port():
         return server.getsockname()[1]
 
 
-def _go_through(scenarios, rank, ports):
+def _run_scenarios(scenarios, rank, ports):
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(SIZE)}
     for (name, action), port in zip(scenarios.items(), ports, strict=True):
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         try:
             action(rank)
             end = "ended"
-        except ENDS as error:
+        except EXPECTED as error:
             end = f"{type(error).__name__}: {error}"
-        os.write(1, f"{name} {rank} {end}\n".encode())  # whole, beside those of the other
+        os.write(
+            1, f"{name} {rank} {end}\n".encode()
+        )  # one write, so that lines of the two processes do not mix

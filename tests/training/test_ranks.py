@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 from tiny_training import losses, measured, options, same_weights, tiny_config, weights
-from two_processes import ends_of, run
+from two_processes import outcomes, run
 
 from scale_invariant_attention.training import read_provenance, train
 from scale_invariant_attention.training.checkpoints import find_checkpoints
@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 def joined(tmp_path_factory):
     """The folder of runs by two processes, and how each of them ended on each rank."""
     folder = tmp_path_factory.mktemp("joined")
-    return folder, ends_of("joined_training.py", folder)
+    return folder, outcomes("joined_training.py", folder)
 
 
 @pytest.mark.parametrize(("name", "rows"), [("two", None), ("parts", 3)])

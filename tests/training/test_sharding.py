@@ -7,7 +7,7 @@ import pytest
 import torch
 from sharded_training import AGAIN, CONFIG, NARROW, ODD, ONE_HEAD
 from tiny_training import losses, measured, options, same_weights, tiny_config, weights
-from two_processes import ends_of, run
+from two_processes import outcomes, run
 
 from scale_invariant_attention.model import GPT
 from scale_invariant_attention.training import StoppedError, read_provenance, train
@@ -41,7 +41,7 @@ def sharded(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sharded")
     with pytest.raises(StoppedError, match="step 3 of 8"):
         train(CONFIG, folder / "from-one", watch=stop_at_2)
-    return folder, ends_of("sharded_training.py", folder)
+    return folder, outcomes("sharded_training.py", folder)
 
 
 def assert_same_but_for_rounding(folder, expected):
