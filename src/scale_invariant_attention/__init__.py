@@ -7,23 +7,25 @@
 torch.Size([1, 8, 256, 64])
 """
 
-from importlib.metadata import version
+from typing import TYPE_CHECKING
 
-from . import model, schemes, theory
-from .attention import (
-    DistanceAffine,
-    available_backends,
-    backend_for,
-    distance_affine_attention,
-    scale_invariant_attention,
-    unavailable_backends,
-)
+if TYPE_CHECKING:
+    from . import attention, model, schemes, theory
+    from .attention import (
+        DistanceAffine,
+        available_backends,
+        backend_for,
+        distance_affine_attention,
+        scale_invariant_attention,
+        unavailable_backends,
+    )
 
-__version__ = version("scale-invariant-attention")
+    __version__: str
 
 __all__ = [
     "DistanceAffine",
     "__version__",
+    "attention",
     "available_backends",
     "backend_for",
     "distance_affine_attention",
@@ -33,3 +35,24 @@ __all__ = [
     "theory",
     "unavailable_backends",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name on first use: importing torch takes seconds, and `sia --help` needs none."""
+    from importlib import import_module, metadata
+
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object
+    if name == "__version__":
+        value = metadata.version("scale-invariant-attention")
+    elif name in ("attention", "model", "schemes", "theory"):
+        value = import_module(f".{name}", __name__)
+    else:
+        value = getattr(import_module(".attention", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -7,9 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from scale_invariant_attention.cli import app
+from scale_invariant_attention.cli.commands import COMMANDS
 
 MODULE = [sys.executable, "-m", "scale_invariant_attention.cli"]
 SCRIPT = [str(Path(sys.executable).parent / "sia")]
+
+HEAVY = {"torch", "numpy", "transformers", "matplotlib", "tokenizers", "datasets", "rich"}
 
 
 @pytest.mark.parametrize("command", [MODULE, SCRIPT], ids=["module", "script"])
@@ -24,11 +28,37 @@ def test_help_lists_the_commands(arguments):
     run = CliRunner().invoke(app, arguments)
     assert run.exit_code == 0
     assert "Usage:" in run.output
-    for command in ("bench", "data", "demo", "doctor", "evaluate", "generate", "report", "train"):
-        assert f"\n  {command} " in run.output
+    for command, sentence in COMMANDS.items():
+        assert re.search(rf"\n  {command} +{re.escape(sentence)}\n", run.output)
 
 
-def test_an_unknown_command_is_named():
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command):
+    run = CliRunner().invoke(app, [command, "--help"], prog_name="sia")
+    assert run.exit_code == 0
+    assert run.output.startswith(f"Usage: sia {command} ")
+    assert "--install-completion" not in run.output
+
+
+def test_a_misspelt_command_gets_a_suggestion():
     run = CliRunner().invoke(app, ["docter"])
     assert run.exit_code == 2
-    assert "docter" in run.output
+    assert "No such command 'docter'. Did you mean 'doctor'?" in run.output
+
+
+def modules_after(*arguments):
+    """The modules that a command has imported when it ends."""
+    script = (
+        "import sys\n"
+        "from scale_invariant_attention.cli import app\n"
+        "app(sys.argv[1:], standalone_mode=False)\n"
+        "print(*sys.modules)"
+    )
+    command = [sys.executable, "-c", script, *arguments]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    return set(run.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("arguments", [["--help"], []], ids=["help", "nothing"])
+def test_the_list_of_commands_imports_nothing_heavy(arguments):
+    assert not HEAVY & modules_after(*arguments)

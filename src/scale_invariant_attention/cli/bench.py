@@ -28,7 +28,7 @@ OUTPUT = Path("benchmark-output")
 TIMINGS, RATIOS, MODELS = (OUTPUT / f"{name}.csv" for name in ("attention", "ratios", "models"))
 PAGE = OUTPUT / "benchmark.md"
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.callback(invoke_without_command=True)

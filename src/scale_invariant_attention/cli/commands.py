@@ -1,46 +1,62 @@
-"""The commands of `sia`, gathered."""
+"""The commands of `sia`, each imported when it is used."""
 
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from .. import __version__
-from . import bench, data, reproduce
-from .demo import demo
-from .diagnose import diagnose_command
-from .doctor import doctor
-from .evaluate import evaluate
-from .export import export
-from .figures import figures
-from .generate import generate
-from .needle import needle
-from .report import report
-from .train import SETTINGS, train_command
+# The app of each command is in the module of the same name.
+COMMANDS = {
+    "demo": "Train small models on short contexts and test them on long ones.",
+    "doctor": "Show versions and hardware, and check every backend.",
+    "train": "Train a model, or resume a run that was interrupted.",
+    "evaluate": "Measure a model's loss by context length and by position.",
+    "needle": "Measure what a model retrieves from long contexts.",
+    "report": "Write a web page about runs: tables, charts, heat maps.",
+    "diagnose": "Show where a model's attention goes, and what to fix.",
+    "figures": "Draw the paper's figures from records and from theory.",
+    "generate": "Generate text with a model.",
+    "export": "Convert a model to or from Hugging Face transformers.",
+    "bench": "Measure the speed and memory of attention.",
+    "data": "Show, create, download and check corpora and token shards.",
+    "reproduce": "Reproduce the paper's tables and figures.",
+}
+
+
+class LazyGroup(TyperGroup):
+    """Lists every command, and imports one when it runs or shows its own help."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings | {"commands": dict.fromkeys(COMMANDS)})
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of a name, or None."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f".{cmd_name}", __package__)
+        return typer.main.get_command(module.app)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
 
 app = typer.Typer(
+    cls=LazyGroup,
     help="Scale-invariant attention: train on short contexts, work on long ones.",
     add_completion=False,
     pretty_exceptions_enable=False,
     # Plain messages: a box around an error would break paths and reasons across its lines.
     rich_markup_mode=None,
 )
-app.add_typer(bench.app, name="bench")
-app.add_typer(data.app, name="data")
-app.add_typer(reproduce.app, name="reproduce")
-app.command()(demo)
-app.command()(doctor)
-app.command(name="train", **SETTINGS)(train_command)
-app.command()(evaluate)
-app.command()(needle)
-app.command()(report)
-app.command(name="diagnose")(diagnose_command)
-app.command()(figures)
-app.command()(generate)
-app.command()(export)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
+        from .. import __version__
+
         typer.echo(f"scale-invariant-attention {__version__}")
         raise typer.Exit
 

@@ -51,6 +51,7 @@ LENGTHS = (1024, 4096, 16384, 65536)
 app = typer.Typer(
     help="Corpora and token shards: show, make, fetch and check them.",
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode=None,
 )
 

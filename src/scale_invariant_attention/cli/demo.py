@@ -51,7 +51,10 @@ LEVEL = 0.01
 # A share of values that is nearly all of them, and one that is little of what was known.
 KNOWN, LOST = 0.9, 0.5
 
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
+
+@app.command()
 def demo(
     output: Annotated[
         Path,

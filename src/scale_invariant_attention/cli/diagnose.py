@@ -27,7 +27,10 @@ from .subject import Data, Device, Lengths, chosen_lengths
 RESULTS = "diagnosis.json"
 FIGURE = "diagnosis.png"
 
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
+
+@app.command(name="diagnose")
 def diagnose_command(
     folder: Annotated[
         Path,

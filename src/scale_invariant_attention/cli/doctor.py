@@ -11,7 +11,10 @@ from .machine import UNKNOWN, Gpu, Kernels, Machine, inspect_machine
 from .page import Page
 from .self_check import Check, check_backends
 
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
+
+@app.command()
 def doctor(
     compiled: Annotated[
         bool,

@@ -37,7 +37,10 @@ TOKENS = 65_536
 RESULTS = "evaluation.json"
 FIGURE = "loss-by-position.png"
 
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
+
+@app.command()
 def evaluate(
     folder: Subject,
     lengths: Lengths = None,

@@ -25,6 +25,10 @@ class Home(StrEnum):
     SIA = "sia"
 
 
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command()
 def export(
     folder: Annotated[
         Path,

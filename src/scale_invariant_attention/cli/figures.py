@@ -21,7 +21,10 @@ from .page import Page
 # Wide figures: as many pixels as a page shows.
 FORMATS: dict[str, Callable[[Any], bytes]] = {"png": partial(as_png, dpi=110), "svg": as_svg}
 
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
+
+@app.command()
 def figures(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The folder for the figures.")

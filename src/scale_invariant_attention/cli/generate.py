@@ -21,7 +21,10 @@ CONTROLS = {
     if code not in (0x09, 0x0A)
 }
 
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
+
+@app.command()
 def generate(
     folder: Annotated[
         Path,

@@ -40,7 +40,10 @@ from .subject import (
 RESULTS = "needles.json"
 FIGURE = "needles.png"
 
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
+
+@app.command()
 def needle(
     folder: Subject,
     lengths: Lengths = None,

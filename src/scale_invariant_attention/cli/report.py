@@ -15,7 +15,10 @@ from .report_inputs import read_entries
 NAME = "index.html"
 TITLE, ALONE = "Position schemes side by side", "Attention explorer"
 
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
+
+@app.command()
 def report(
     runs: Annotated[
         list[Path] | None,

@@ -27,6 +27,7 @@ from .reproducing import SETTINGS, Shown, made, numbers, read_request, reproduce
 app = typer.Typer(
     help="Tables and figures of the paper, trained anew.",
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode=None,
 )
 

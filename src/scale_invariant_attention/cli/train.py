@@ -42,7 +42,10 @@ SETTINGS: dict[str, Any] = {
     "epilog": "Fields: " + ", ".join(field.name for field in fields(TrainingConfig)) + ".",
 }
 
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
+
+@app.command(name="train", **SETTINGS)
 def train_command(
     context: typer.Context,
     name: Annotated[
