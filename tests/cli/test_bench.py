@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from scale_invariant_attention.cli import app, bench
 from scale_invariant_attention.lab.benchmark import comparisons, models, rivals
-from scale_invariant_attention.lab.benchmark.bounds import Bounds
 from scale_invariant_attention.lab.benchmark.records import ModelTiming, Ratio, Timing, read_records
+from scale_invariant_attention.lab.benchmark.timing import Bounds
 from scale_invariant_attention.model import GPTConfig
 
 QUICK = ("--quick", "--no-memory", "--rivals", "tiled", "--seconds", "0")

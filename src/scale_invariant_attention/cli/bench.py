@@ -9,8 +9,6 @@ import typer
 
 from ..attention import available_backends, unavailable_backends
 from ..lab.benchmark import comparisons, grid, models, report
-from ..lab.benchmark.bounds import Bounds
-from ..lab.benchmark.correctness import fault
 from ..lab.benchmark.figures import draw
 from ..lab.benchmark.records import (
     ModelTiming,
@@ -20,7 +18,8 @@ from ..lab.benchmark.records import (
     read_records,
     write_records,
 )
-from ..lab.benchmark.rivals import BASELINE, Rival, contenders, rival_named
+from ..lab.benchmark.rivals import BASELINE, Rival, contenders, fault, rival_named
+from ..lab.benchmark.timing import Bounds
 from ..provenance import provenance
 from .page import Page
 

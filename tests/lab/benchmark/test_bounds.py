@@ -1,18 +1,18 @@
 import pytest
 
-from scale_invariant_attention.lab.benchmark import bounds
-from scale_invariant_attention.lab.benchmark.bounds import Bounds
+from scale_invariant_attention.lab.benchmark import timing
+from scale_invariant_attention.lab.benchmark.timing import Bounds
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr(bounds, "MATMUL_SIZE", 64)
-    monkeypatch.setattr(bounds, "SUM_BYTES", 2**20)
+    monkeypatch.setattr(timing, "MATMUL_SIZE", 64)
+    monkeypatch.setattr(timing, "SUM_BYTES", 2**20)
 
 
 def limits(monkeypatch, gflops, bandwidth):
-    monkeypatch.setattr(bounds.machine_limits, "fma_gflops", lambda: gflops)
-    monkeypatch.setattr(bounds.machine_limits, "read_gigabytes_per_second", lambda: bandwidth)
+    monkeypatch.setattr(timing.machine_limits, "fma_gflops", lambda: gflops)
+    monkeypatch.setattr(timing.machine_limits, "read_gigabytes_per_second", lambda: bandwidth)
 
 
 def test_without_compiled_kernels_torch_shows_what_it_can(monkeypatch):

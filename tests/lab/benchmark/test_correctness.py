@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from scale_invariant_attention.lab.benchmark.correctness import FORMS, fault
-from scale_invariant_attention.lab.benchmark.rivals import contenders, rival_named
+from scale_invariant_attention.lab.benchmark.rivals import FORMS, contenders, fault, rival_named
 
 
 @pytest.mark.parametrize("name", [name for name in contenders() if name != "flex"])

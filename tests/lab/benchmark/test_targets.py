@@ -2,7 +2,7 @@ import pytest
 
 from scale_invariant_attention.lab.benchmark import grid
 from scale_invariant_attention.lab.benchmark.problem import Problem
-from scale_invariant_attention.lab.benchmark.targets import held_to_targets
+from scale_invariant_attention.lab.benchmark.records import held_to_targets
 
 
 @pytest.fixture

@@ -13,11 +13,25 @@ from statistics import median
 import torch
 
 from ...attention import DistanceAffine
-from . import targets
 from .problem import DECODE, FORWARD, FORWARD_AND_BACKWARD, Problem
-from .records import Ratio
+from .records import (
+    AT_LEAST,
+    AT_MOST,
+    CALL_OVERHEAD,
+    DECODE_TIME_TO_SDPA,
+    MICROSECONDS,
+    RATIO,
+    SHARE,
+    SHARE_OF_BANDWIDTH,
+    SPEED_UP,
+    TABLE_GRADIENTS,
+    TIME_TO_FLEX,
+    TRANSFORM_COST,
+    WINDOW_TIME,
+    Ratio,
+    is_met,
+)
 from .rivals import BASELINE, Attention, Rival
-from .targets import AT_LEAST, AT_MOST, MICROSECONDS, RATIO, SHARE, is_met
 from .timing import Spread, interleaved
 
 SHAPES = ("6x128", "12x64")
@@ -155,12 +169,12 @@ def _transform(rival: Rival, problem: Problem) -> Trial:
             Figure(
                 "transform by tau, to gain 1 and bias 0",
                 lambda t: t["tau"] / t["identity"],
-                targets.TRANSFORM_COST,
+                TRANSFORM_COST,
             ),
             Figure(
                 "transform by tables made before, to gain 1 and bias 0",
                 lambda t: t["tables"] / t["identity"],
-                targets.TRANSFORM_COST,
+                TRANSFORM_COST,
             ),
         ],
     )
@@ -189,7 +203,7 @@ def _table_gradients(rival: Rival, problem: Problem) -> Trial:
             Figure(
                 "table gradients, to backward without them",
                 lambda t: (t["learned"] - t["fixed"]) / (t["fixed"] - t["forward"]),
-                targets.TABLE_GRADIENTS,
+                TABLE_GRADIENTS,
                 unit=SHARE,
             )
         ],
@@ -204,7 +218,7 @@ def _against(rival: Rival, other: Rival, problem: Problem) -> Trial:
             Figure(
                 f"time relative to {other.name}",
                 lambda t: t[rival.name] / t[other.name],
-                targets.TIME_TO_FLEX,
+                TIME_TO_FLEX,
             )
         ],
     )
@@ -216,7 +230,7 @@ def _window(rival: Rival, problem: Problem, window: int) -> Trial:
     figure = Figure(
         f"window of {window}, to the whole triangle",
         lambda t: t["window"] / t["full"],
-        targets.WINDOW_TIME,
+        WINDOW_TIME,
     )
     return Trial(problem, _side_by_side(problem, sides), [figure])
 
@@ -233,12 +247,12 @@ def _decode(
             Figure(
                 "one query, time relative to SDPA",
                 lambda t: t[rival.name] / t[BASELINE],
-                targets.DECODE_TIME_TO_SDPA,
+                DECODE_TIME_TO_SDPA,
             ),
             Figure(
                 "one query, share of read bandwidth",
                 lambda t: least_seconds / t[rival.name],
-                targets.SHARE_OF_BANDWIDTH,
+                SHARE_OF_BANDWIDTH,
                 AT_LEAST,
                 SHARE,
             ),
@@ -252,7 +266,7 @@ def _threads(rival: Rival, problem: Problem) -> Trial:
         return {"one": _with_threads(1, run), "two": _with_threads(2, run)}
 
     figure = Figure(
-        "speed-up by a second thread", lambda t: t["one"] / t["two"], targets.SPEED_UP, AT_LEAST
+        "speed-up by a second thread", lambda t: t["one"] / t["two"], SPEED_UP, AT_LEAST
     )
     return Trial(problem, runs, [figure])
 
@@ -265,7 +279,7 @@ def _overhead(rival: Rival, baseline: Rival, problem: Problem) -> Trial:
     figure = Figure(
         "time of a tiny call beyond SDPA's",
         lambda t: 1e6 * (t[rival.name] - t[BASELINE]) / TINY_CALLS,
-        targets.CALL_OVERHEAD,
+        CALL_OVERHEAD,
         unit=MICROSECONDS,
     )
     return Trial(problem, runs, [figure], calls=TINY_CALLS)

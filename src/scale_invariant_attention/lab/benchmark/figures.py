@@ -6,7 +6,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..reporting.figures import new_figure
+from ..reporting.drawing import new_figure
 from .problem import DECODE, PASSES
 from .records import Timing
 from .rivals import BASELINE

@@ -10,12 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...provenance import CHANGED, IDENTITY
-from .bounds import Bounds
 from .peak_memory import peak_memory
 from .problem import DECODE, PASSES, Problem
 from .records import Timing, read_records
 from .rivals import BASELINE, Rival
-from .timing import Spread, interleaved, seconds_of
+from .timing import Bounds, Spread, interleaved, seconds_of
 
 # The part of a problem's length at which a rival shows how slow it is: the work is its square.
 _FORETASTE = 8

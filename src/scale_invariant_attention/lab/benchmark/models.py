@@ -14,8 +14,7 @@ from torch import Tensor
 
 from ...model import GPT, GPTConfig
 from ...model.block import Attention, Call
-from .records import ModelTiming
-from .targets import AT_MOST, MODEL_TIME_TO_ROPE, is_met
+from .records import AT_MOST, MODEL_TIME_TO_ROPE, ModelTiming, is_met
 from .timing import Spread, interleaved
 
 TRAIN, DECODE = "training step", "decode"

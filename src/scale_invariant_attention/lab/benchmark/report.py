@@ -6,9 +6,8 @@ from textwrap import fill
 from ..reporting.markdown import table
 from .figures import DECODE_FIGURE, PEAK_FIGURE, RATIO_FIGURE
 from .problem import DECODE
-from .records import ModelTiming, Ratio, Timing
+from .records import MICROSECONDS, RATIO, SHARE, ModelTiming, Ratio, Timing, held_to_targets
 from .rivals import BASELINE
-from .targets import MICROSECONDS, RATIO, SHARE, held_to_targets
 
 # Whose figures are held to the targets when no ratios are recorded.
 BACKEND = "cpu"

@@ -1,7 +1,7 @@
-"""The rivals: plain SDPA, a plain eager implementation, and every backend that runs here."""
+"""The implementations to compare: SDPA, eager and every available backend; and a check of each."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from math import sqrt
 from typing import Any
 
@@ -107,3 +107,108 @@ def rival_named(name: str) -> Rival:
     raise ValueError(
         f"rival {name!r} cannot take part: {absence}; those that can are {', '.join(known)}"
     )
+
+
+# Nothing here is a multiple of a tile or of a vector.
+BATCH, HEADS, LENGTH, HEAD_DIM = 2, 4, 111, 60
+
+
+@dataclass(frozen=True)
+class Form:
+    """A kind of call. Those that are not `plain` need the whole contract of the op."""
+
+    name: str
+    plain: bool = False
+    queries: int = LENGTH
+    key_heads: int = HEADS
+    contract: Mapping[str, Any] = field(default_factory=dict)
+    tables: bool = False
+
+
+_DOCUMENTS = torch.arange(LENGTH) // 40
+
+FORMS = (
+    Form("causal", plain=True),
+    Form("decode", plain=True, queries=1),
+    Form("fewer queries than keys", queries=50),
+    Form("grouped heads", key_heads=2),
+    Form("window and sinks", contract={"window": 29, "sinks": 3}),
+    Form("documents", contract={"query_documents": _DOCUMENTS, "key_documents": _DOCUMENTS}),
+    Form("tables", tables=True),
+)
+
+
+def fault(rival: Rival) -> str | None:
+    """What is wrong with a rival, None if nothing is.
+
+    Its error may be at most twice that of the reference in float32, plus rounding. One that does
+    not transform is held against gain 1 and bias 0. What a rival declines is not held against it,
+    save the plain forms, which everyone has to take.
+    """
+    forms = (form for form in FORMS if form.plain or rival.whole_contract)
+    return next((found for form in forms if (found := _fault(rival, form))), None)
+
+
+def _fault(rival: Rival, form: Form) -> str | None:
+    reference = backend("reference").attention
+    tables = form.tables or not rival.transforms
+    exact = _results(reference, form, torch.float64, rival, tables)
+    plain = _results(reference, form, torch.float32, rival, tables)
+    try:
+        given = _results(rival.attention, form, torch.float32, rival, form.tables)
+    except Exception as raised:
+        if isinstance(raised, NotImplementedError) and not form.plain:
+            return None
+        return f"{rival.name} raises {type(raised).__name__} ({form.name}): {raised}"
+    for name, right in exact.items():
+        if name not in given:
+            continue
+        wrong = f"{rival.name} is wrong ({form.name}): {name}"
+        if given[name].shape != right.shape:
+            return f"{wrong} has the shape {tuple(given[name].shape)}"
+        rounding = 8 * torch.finfo(torch.float32).eps * right.abs().max()
+        allowed = 2 * (plain[name] - right).abs().max() + rounding
+        error = (given[name] - right).abs().max()
+        # Put so that NaN is a fault.
+        if not error <= allowed:
+            return f"{wrong} errs by {error:.2g}, allowed is {allowed:.2g}"
+    return None
+
+
+def _results(
+    attention: Attention, form: Form, dtype: torch.dtype, rival: Rival, tables: bool
+) -> dict[str, Tensor]:
+    """Output and, where the rival trains, gradients, for the same float32 numbers in any dtype."""
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(heads: int, tokens: int) -> Tensor:
+        return torch.randn(BATCH, heads, tokens, HEAD_DIM, generator=generator).to(dtype)
+
+    inputs = {
+        "query": normal(HEADS, form.queries),
+        "key": normal(form.key_heads, LENGTH),
+        "value": normal(form.key_heads, LENGTH),
+    }
+    grad = normal(HEADS, form.queries)
+    contract = dict(form.contract)
+    learned = inputs
+    if tables:
+        affine = _affine(rival.transforms, dtype)
+        contract["affine"] = affine
+        learned = inputs | {"gain": affine.gain, "bias": affine.bias}
+    if not rival.trains:
+        with torch.no_grad():
+            return {"output": attention(*inputs.values(), **contract)}
+    for tensor in learned.values():
+        tensor.requires_grad_()
+    out = attention(*inputs.values(), **contract)
+    gradients = torch.autograd.grad(out, list(learned.values()), grad)
+    names = (f"{name} gradient" for name in learned)
+    return {"output": out.detach()} | dict(zip(names, gradients, strict=True))
+
+
+def _affine(transforms: bool, dtype: torch.dtype) -> DistanceAffine:
+    if transforms:
+        return DistanceAffine.scale_invariant(LENGTH, TAU, dtype=dtype)
+    plain = DistanceAffine.identity(LENGTH)
+    return DistanceAffine(plain.gain.to(dtype), plain.bias.to(dtype))
