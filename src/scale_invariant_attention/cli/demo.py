@@ -30,10 +30,10 @@ from ..lab.experiments.records import Record
 from ..lab.experiments.running import run_side_by_side
 from ..lab.experiments.trials import Trial
 from ..lab.experiments.workers import WorkerDiedError
-from ..lab.reporting.loss_figures import COMPARED_FROM, draw_loss_by_position, middle
+from ..lab.reporting.drawing import TITLES
+from ..lab.reporting.evaluation_figures import COMPARED_FROM, draw_loss_by_position, middle
 from ..lab.reporting.losses import losses_of
 from ..lab.reporting.shares import values_recalled
-from ..lab.reporting.styles import TITLES
 from ..training import DivergedError, StoppedError
 from .chart import chart
 from .errors import plain_errors

@@ -15,7 +15,7 @@ from ..analysis.invariance import LOCAL
 from ..analysis.ranges import DECADE, range_name
 from ..data import TokenStream, spread_windows
 from ..files import check_writable, replace_file
-from ..lab.reporting.diagnosis_figures import draw_diagnosis
+from ..lab.reporting.attention_figures import draw_diagnosis
 from ..provenance import provenance
 from ..training.devices import find_device
 from .diagnosed import Diagnosed, open_diagnosed

@@ -13,7 +13,7 @@ import typer
 from ..data import SameTokens, TokenStream, document_spans
 from ..evaluation import LengthLoss, PositionLoss, loss_by_length, loss_by_position
 from ..files import check_writable, replace_file
-from ..lab.reporting.loss_figures import draw_loss_by_position
+from ..lab.reporting.evaluation_figures import draw_loss_by_position
 from ..provenance import provenance
 from ..training import TrainedModel, open_trained
 from ..training.corpus import open_corpus

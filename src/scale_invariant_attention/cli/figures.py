@@ -12,7 +12,7 @@ from ..files import check_writable, replace_file
 from ..lab.experiments import attention, sweeps, table1, theory_numbers
 from ..lab.experiments.scales import SCALES
 from ..lab.experiments.trials import Trial, recorded
-from ..lab.reporting.figures import as_png, as_svg
+from ..lab.reporting.drawing import as_png, as_svg
 from ..lab.reporting.gallery import Drawing, Recorded, Records, TheoryNumbers, figure_page, gallery
 from ..theory import Plain, ScaleInvariantTransform
 from .errors import plain_errors

@@ -15,7 +15,7 @@ from ..data.needles import NeedleFormat, NeedleTask
 from ..evaluation.needle_scores import Share
 from ..evaluation.needles import NeedleResult, depth_edges, find_needles, needle_table
 from ..files import check_writable, replace_file
-from ..lab.reporting.needle_figures import draw_needles
+from ..lab.reporting.evaluation_figures import draw_needles
 from ..provenance import provenance
 from ..training import TrainedModel, open_trained
 from ..training.corpus import corpus_encoding, open_corpus

@@ -2,8 +2,8 @@
 
 import math
 
-from scale_invariant_attention.lab.reporting import diagnosis_figures
-from scale_invariant_attention.lab.reporting.diagnosis_figures import draw_diagnosis
+from scale_invariant_attention.lab.reporting import attention_figures
+from scale_invariant_attention.lab.reporting.attention_figures import draw_diagnosis
 
 RANGES = [
     {"start": 0, "stop": 10, "share": 0.5, "tokens": 5.0, "part": 0.5},
@@ -15,9 +15,9 @@ LAYER = {"score_mean": -1.0, "score_spread": 1.2, "score_spreads": (1.0, 1.5), "
 
 def test_shares_a_decade_parts_and_scores(monkeypatch):
     drawn = []
-    as_png = diagnosis_figures.as_png
+    as_png = attention_figures.as_png
     monkeypatch.setattr(
-        diagnosis_figures, "as_png", lambda figure: drawn.append(figure) or as_png(figure)
+        attention_figures, "as_png", lambda figure: drawn.append(figure) or as_png(figure)
     )
     found = {"length": 1000, "layers": [{"layer": it, **LAYER} for it in range(12)]}
     found["layers"][3]["ranges"] = [*RANGES[:2], {**RANGES[2], "share": 0.0, "part": None}]

@@ -6,10 +6,12 @@ from small_records import record, table
 
 from scale_invariant_attention.lab.reporting.attention_figures import (
     against_length_figure,
+    entropy_figure,
     quantile_figure,
+    root_log,
 )
-from scale_invariant_attention.lab.reporting.curves import Point, straight_line
-from scale_invariant_attention.lab.reporting.figures import as_png, as_svg
+from scale_invariant_attention.lab.reporting.drawing import Point, as_png, as_svg, straight_line
+from scale_invariant_attention.lab.reporting.evaluation_figures import training_figure
 from scale_invariant_attention.lab.reporting.gallery import (
     Drawing,
     Missing,
@@ -18,8 +20,6 @@ from scale_invariant_attention.lab.reporting.gallery import (
     figure_page,
     gallery,
 )
-from scale_invariant_attention.lab.reporting.theory_figures import entropy_figure, root_log
-from scale_invariant_attention.lab.reporting.training_figures import training_figure
 
 ROWS = [{"start": t, "mean": 2 * root_log(t) + 1, "standard_error": 0.1} for t in (10, 50, 900)]
 TABLE = {"distance": [1.0, 10.0], "gain": [1.0, 2.0], "bias": [0.0, -1.0], "weight": [1.0, 0.5]}

@@ -4,8 +4,11 @@ import sys
 
 import pytest
 
-from scale_invariant_attention.lab.reporting import loss_figures
-from scale_invariant_attention.lab.reporting.loss_figures import draw_loss_by_position, draw_sweep
+from scale_invariant_attention.lab.reporting import evaluation_figures
+from scale_invariant_attention.lab.reporting.evaluation_figures import (
+    draw_loss_by_position,
+    draw_sweep,
+)
 from scale_invariant_attention.lab.reporting.losses import SeedRow
 
 ROWS = [
@@ -18,9 +21,11 @@ ROWS = [
 def drawn(monkeypatch):
     """The axes of the figure that was drawn last."""
     figures = []
-    new_figure = loss_figures.new_figure
+    new_figure = evaluation_figures.new_figure
     monkeypatch.setattr(
-        loss_figures, "new_figure", lambda *size: figures.append(new_figure(*size)) or figures[-1]
+        evaluation_figures,
+        "new_figure",
+        lambda *size: figures.append(new_figure(*size)) or figures[-1],
     )
     return lambda: figures[-1].axes[0]
 

@@ -1,7 +1,7 @@
 """The heat map of needles."""
 
-from scale_invariant_attention.lab.reporting import needle_figures
-from scale_invariant_attention.lab.reporting.needle_figures import draw_needles
+from scale_invariant_attention.lab.reporting import evaluation_figures
+from scale_invariant_attention.lab.reporting.evaluation_figures import draw_needles
 
 CELLS = [
     {"length": 256, "start": 0.0, "stop": 0.5, "found": 3, "count": 4},
@@ -12,9 +12,9 @@ CELLS = [
 
 def test_shares_stand_where_they_belong(monkeypatch):
     drawn = []
-    as_png = needle_figures.as_png
+    as_png = evaluation_figures.as_png
     monkeypatch.setattr(
-        needle_figures, "as_png", lambda figure: drawn.append(figure) or as_png(figure)
+        evaluation_figures, "as_png", lambda figure: drawn.append(figure) or as_png(figure)
     )
     picture = draw_needles(CELLS, title="rope", train_length=256)
     assert picture.startswith(b"\x89PNG")

@@ -13,16 +13,16 @@ from small_records import LENGTHS, record, table
 
 from scale_invariant_attention import schemes
 from scale_invariant_attention.cli.report_inputs import read_entries
-from scale_invariant_attention.lab.reporting.styles import TITLES, style
+from scale_invariant_attention.lab.reporting.drawing import TITLES, style
 from scale_invariant_attention.lab.reporting.web_page import Entry, Measurement, render_page
-from scale_invariant_attention.lab.reporting.web_page.looks import (
+from scale_invariant_attention.lab.reporting.web_page.entries import variants_of
+from scale_invariant_attention.lab.reporting.web_page.parts import (
     DASHES,
     FURTHER,
     ON_DARK,
     scheme_look,
 )
 from scale_invariant_attention.lab.reporting.web_page.scheme_sentences import SENTENCES
-from scale_invariant_attention.lab.reporting.web_page.variants import variants_of
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u2028'\"&"
 

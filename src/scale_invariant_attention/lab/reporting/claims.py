@@ -1,12 +1,13 @@
-"""What the paper's tables say in words, each as an inequality that records can be held to."""
+"""The paper's claims as inequalities, and whether the records bear them out."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from . import paper
+from .drawing import OURS, TITLES
 from .losses import SeedRow, Spread
+from .markdown import table
 
-OURS = "scale-invariant-p-rope"
 # Stands for the best scheme but ours at the length in question: the one that is hardest to beat.
 BEST_RIVAL = "the best rival"
 RIVALS = tuple(scheme for scheme in paper.TABLE1 if scheme != OURS)
@@ -149,3 +150,25 @@ def _in_paper(claim: Claim, printed: PrintedTable) -> float | None:
         return None
     low, high = _hardest(claim, lambda name, place: printed[name][place])
     return printed[low[0]][low[1]] - printed[high[0]][high[1]]
+
+
+CLAIMS_HEAD = """### What agrees with the paper
+
+Differences in {what}, the first minus the second of what is compared: below zero is what the paper says.
+Seeds are compared one by one. A difference that the spread over seeds alone would bring about more than
+5 times in 100 is not decided."""
+
+
+def verdict_table(judgements: Iterable[Judgement]) -> str:
+    """A row for each claim: the difference in the paper and here, and whether it holds."""
+    return table(("the paper says", "paper", "here", "holds here"), map(_row, judgements))
+
+
+def _row(judgement: Judgement) -> tuple[str, str, str, str]:
+    against = "" if judgement.against is None else f" (against {TITLES[judgement.against]})"
+    printed = "no number" if judgement.paper is None else f"{judgement.paper:+.3f}"
+    return judgement.claim.text + against, printed, _signed(judgement.here), judgement.verdict
+
+
+def _signed(spread: Spread) -> str:
+    return f"{spread}" if spread.mean < 0 else f"+{spread}"

@@ -4,11 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from . import paper
-from .claims import CONVERSION_CLAIMS, judged
+from .claims import CLAIMS_HEAD, CONVERSION_CLAIMS, judged, verdict_table
+from .drawing import OURS, TITLES
 from .losses import Record, SeedRow, lowest, over_seeds, scheme_of, seed_rows
 from .markdown import bold, filled, table
-from .styles import OURS, TITLES
-from .verdicts import CLAIMS_HEAD, verdict_table
 
 _TABLE4 = """## Table 4: a trained model converted
 

@@ -5,15 +5,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .attention_figures import against_length_figure, quantile_figure
-from .curves import Fit
-from .figures import add_source
-from .loss_figures import sweep_figure
+from .attention_figures import (
+    against_length_figure,
+    entropy_figure,
+    quantile_figure,
+    root_log,
+    transform_figure,
+)
+from .drawing import TITLES, Fit, add_source
+from .evaluation_figures import sweep_figure, training_figure
 from .losses import Record, scheme_of, seed_rows
 from .markdown import filled, table
-from .styles import TITLES
-from .theory_figures import entropy_figure, root_log, transform_figure
-from .training_figures import training_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,14 +6,13 @@ from statistics import median
 from typing import Any
 
 from . import paper
-from .claims import judged
+from .claims import CLAIMS_HEAD, judged, verdict_table
 from .conversion_section import conversion_section
-from .loss_figures import draw_loss_by_position, draw_sweep
+from .drawing import OURS, TITLES
+from .evaluation_figures import draw_loss_by_position, draw_sweep
 from .losses import Record, SeedRow, lowest, scheme_of, seed_rows
 from .markdown import bold, filled, table
 from .retrieval_sections import needle_section, recall_section
-from .styles import OURS, TITLES
-from .verdicts import CLAIMS_HEAD, verdict_table
 
 POSITION_FIGURE = "reproduction-position.png"
 SWEEP_FIGURE = "reproduction-{option}.png"

@@ -4,12 +4,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from . import paper
-from .claims import NEEDLE_CLAIMS, judged
+from .claims import CLAIMS_HEAD, NEEDLE_CLAIMS, judged, verdict_table
+from .drawing import TITLES
 from .losses import Record, SeedRow, over_seeds, scheme_of, seed_rows
 from .markdown import bold, filled, table
 from .shares import needles_found, values_recalled
-from .styles import TITLES
-from .verdicts import CLAIMS_HEAD, verdict_table
 
 # What a model finds at the trained length, if it has learned to.
 LEARNED = 0.9

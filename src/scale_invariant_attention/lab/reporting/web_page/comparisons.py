@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..losses import Spread
-from .entries import Entry, Row
+from .entries import Entry, Row, Sweep, Variant, sweeps_of, variants_of
 from .parts import Cell, Line, Table
 from .parts import Row as TableRow
-from .variants import Sweep, Variant, sweeps_of, variants_of
 
 Best = Callable[[Sequence[float]], float]
 Value = Callable[[Row], float]

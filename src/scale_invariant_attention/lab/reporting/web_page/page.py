@@ -1,9 +1,9 @@
-"""The page itself: sections as HTML, with styles, scripts and data inside and nothing from outside."""
+"""The HTML page, with styles, scripts and data embedded: it loads nothing from outside."""
 
 import json
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from importlib.resources import files
 from typing import Any
@@ -11,16 +11,12 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from ..styles import TITLES
-from .attention_section import attention_section
-from .entries import Entry
-from .looks import further_look, scheme_look
-from .loss_sections import loss_section, position_section
-from .parts import Chart, Section
-from .run_details import details_of, fields_in_common
+from ..drawing import TITLES
+from .entries import Entry, flat, shown, title_of
+from .loss_sections import loss_section, position_section, training_section
+from .parts import Chart, Section, further_look, scheme_look
 from .scheme_sentences import SENTENCES
-from .share_sections import needle_section, recall_section
-from .training_section import training_section
+from .share_sections import attention_section, needle_section, recall_section
 
 SECTIONS = (
     *(loss_section, position_section, needle_section),
@@ -157,3 +153,62 @@ def _swatch(look: Mapping[str, Any]) -> Mapping[str, str]:
         "width": f"{look['width']:g}",
         "points": points,
     }
+
+
+@dataclass(frozen=True)
+class RunDetails:
+    """A run or record, and the fields of its configuration that others have otherwise."""
+
+    name: str
+    source: str
+    title: str
+    seed: int
+    state: str
+    facts: Mapping[str, str]
+    fields: Mapping[str, str]
+
+
+def fields_in_common(entries: Sequence[Entry]) -> dict[str, str]:
+    """Those that every configuration has with the same value."""
+    configs = [dict(flat(entry.config)) for entry in entries]
+    if not configs:
+        return {}
+    first, *others = configs
+    missing = object()
+    return {
+        name: shown(value)
+        for name, value in first.items()
+        if all(other.get(name, missing) == value for other in others)
+    }
+
+
+def details_of(entries: Sequence[Entry]) -> list[RunDetails]:
+    """One for each entry."""
+    common = fields_in_common(entries)
+    return [
+        RunDetails(
+            entry.name,
+            entry.source,
+            title_of(entry.scheme),
+            entry.seed,
+            entry.state or "finished",
+            _facts(entry),
+            {name: shown(it) for name, it in flat(entry.config) if name not in common},
+        )
+        for entry in entries
+    ]
+
+
+def _facts(entry: Entry) -> dict[str, str]:
+    """Where it was made; a run that was resumed has each of its places."""
+    facts: dict[str, str] = {}
+    for origin in entry.origins:
+        for name, value in origin.items():
+            seen = facts.get(name)
+            new = shown(value)
+            facts[name] = new if seen is None or new in seen.split("; ") else f"{seen}; {new}"
+    if entry.seconds is not None:
+        facts["seconds of training"] = f"{entry.seconds:,.0f}"
+    if entry.trained_as:
+        facts["trained as"] = entry.trained_as
+    return facts

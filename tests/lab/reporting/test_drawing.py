@@ -1,7 +1,7 @@
 """Styles: every scheme has its own."""
 
 from scale_invariant_attention import schemes
-from scale_invariant_attention.lab.reporting.styles import TITLES, style
+from scale_invariant_attention.lab.reporting.drawing import TITLES, style
 
 
 def test_every_scheme_has_a_title_and_a_marker_of_its_own():
