@@ -7,8 +7,8 @@ import pytest
 from shard_server import Answer, running
 
 from scale_invariant_attention.data import PUBLISHED, FetchError, fetch_shards, fetching, read_shard
-from scale_invariant_attention.data.growing_file import partial_name
 from scale_invariant_attention.data.shards import HEADER_BYTES, header
+from scale_invariant_attention.files import growing_path
 
 VALIDATION, FIRST = "fineweb_val_000000.bin", "fineweb_train_000001.bin"
 
@@ -77,7 +77,7 @@ def test_a_later_run_goes_on_where_the_first_was(server, tmp_path):
     server.answers = [Answer(cut_after=2000), *[Answer(status=503)] * 3]
     with pytest.raises(FetchError, match=r"in 3 attempts: .*503.* Run the same command again"):
         fetch(server, tmp_path)
-    assert only_file(tmp_path) == partial_name(tmp_path / VALIDATION)
+    assert only_file(tmp_path) == growing_path(tmp_path / VALIDATION)
     assert only_file(tmp_path).stat().st_size == 2000
     fetch(server, tmp_path)
     assert server.requests[-1] == (VALIDATION, "bytes=2000-")
@@ -113,14 +113,14 @@ def test_the_wrong_range_is_not_pasted_together(server, tmp_path):
 
 
 def test_a_file_that_was_all_there_is_only_verified(server, tmp_path):
-    partial_name(tmp_path / VALIDATION).write_bytes(server.files[VALIDATION])
+    growing_path(tmp_path / VALIDATION).write_bytes(server.files[VALIDATION])
     fetch(server, tmp_path)
     assert only_file(tmp_path).read_bytes() == server.files[VALIDATION]
     assert len(server.requests) == 1
 
 
 def test_a_partial_file_that_is_too_long_starts_over(server, tmp_path):
-    partial_name(tmp_path / VALIDATION).write_bytes(server.files[VALIDATION] + b"more")
+    growing_path(tmp_path / VALIDATION).write_bytes(server.files[VALIDATION] + b"more")
     fetch(server, tmp_path)
     assert only_file(tmp_path).read_bytes() == server.files[VALIDATION]
 

@@ -151,10 +151,10 @@ class Fuse:
     def _guard(self, monkeypatch, owner, name):
         original = getattr(owner, name)
 
-        def guarded(*arguments):
+        def guarded(*arguments, **keywords):
             if self.left == 0 and not self.after:
                 raise Killed
-            result = original(*arguments)
+            result = original(*arguments, **keywords)
             if self.left == 0:
                 raise Killed
             if self.left is not None:

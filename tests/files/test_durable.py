@@ -7,12 +7,16 @@ import pytest
 from scale_invariant_attention.files import durable
 from scale_invariant_attention.files.durable import (
     FileRecord,
-    clear_partial_files,
-    damage_of,
+    clear_partial,
+    finish_growing,
+    growing_path,
+    remove_folder,
     replace_file,
     sync_folder,
+    write_folder,
     write_new_file,
 )
+from scale_invariant_attention.files.manifest import damage_of
 
 
 def test_a_new_file_is_recorded_as_it_is(tmp_path):
@@ -27,40 +31,6 @@ def test_a_new_file_replaces_none(tmp_path):
     with pytest.raises(FileExistsError):
         write_new_file(tmp_path / "file", [b"new"])
     assert (tmp_path / "file").read_bytes() == b"here"
-
-
-@pytest.mark.parametrize(
-    ("content", "damage"),
-    [
-        (b"twoone", "corrupt"),
-        (b"onetw", "truncated"),
-        (b"onetwo3", "added"),
-        (None, "missing"),
-    ],
-)
-def test_damage_names_the_file(tmp_path, content, damage):
-    path = tmp_path / "file"
-    record = write_new_file(path, [b"onetwo"])
-    path.unlink()
-    if content is not None:
-        path.write_bytes(content)
-    found = damage_of(path, record, "list")
-    assert damage in found
-    assert str(path) in found
-    assert "list" in found
-
-
-def test_a_quick_look_reads_no_contents(tmp_path):
-    path = tmp_path / "file"
-    record = write_new_file(path, [b"onetwo"])
-    path.write_bytes(b"twoone")
-    assert damage_of(path, record, "list", contents=False) is None
-    path.write_bytes(b"two")
-    assert "truncated" in damage_of(path, record, "list", contents=False)
-
-
-def test_a_folder_in_the_place_of_a_file_is_damage(tmp_path):
-    assert "missing" in damage_of(tmp_path, FileRecord(0, ""), "list")
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
@@ -118,5 +88,91 @@ def test_only_what_a_killed_replacement_left_is_cleared(tmp_path, monkeypatch):
     ]
     for file in kept:
         file.touch()
-    clear_partial_files(path)
+    clear_partial(tmp_path, "a.json")
     assert sorted(tmp_path.iterdir()) == sorted(kept)
+
+
+def test_a_replacement_may_come_in_pieces(tmp_path):
+    replace_file(tmp_path / "file", b"one", memoryview(b"two"))
+    assert (tmp_path / "file").read_bytes() == b"onetwo"
+
+
+def test_a_growing_file_is_seen_when_it_is_finished(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    growing_path(path).write_bytes(b"new")
+    assert path.read_bytes() == b"old"
+    finish_growing(path)
+    assert path.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("old", [None, b"old"])
+def test_a_folder_appears_when_it_is_whole(tmp_path, old):
+    path = tmp_path / "folder"
+    if old:
+        path.mkdir()
+        (path / "file").write_bytes(old)
+    with write_folder(path) as partial:
+        (partial / "below").mkdir()
+        (partial / "below" / "file").write_bytes(b"new")
+        assert path.exists() == bool(old)
+    assert list(tmp_path.iterdir()) == [path]
+    assert [file.name for file in path.iterdir()] == ["below"]
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_a_folder_that_fails_leaves_the_old_one(tmp_path, error):
+    path = tmp_path / "folder"
+    path.mkdir()
+    with pytest.raises(error), write_folder(path) as partial:
+        (partial / "file").write_bytes(b"new")
+        raise error
+    assert list(tmp_path.iterdir()) == [path]
+    assert not list(path.iterdir())
+
+
+def test_a_folder_is_synced_before_it_has_its_name(tmp_path, monkeypatch):
+    events = []
+    fsync, rename = os.fsync, os.rename
+    monkeypatch.setattr(
+        os,
+        "fsync",
+        lambda descriptor: (events.append(os.fstat(descriptor).st_ino), fsync(descriptor)),
+    )
+    monkeypatch.setattr(os, "rename", lambda *paths: (events.append("rename"), rename(*paths)))
+    path = tmp_path / "folder"
+    with write_folder(path) as partial:
+        (partial / "below").mkdir()
+        (partial / "below" / "file").write_bytes(b"new")
+    order = [path / "below" / "file", path / "below", path]
+    inodes = [each.stat().st_ino for each in order]
+    assert events == [*inodes, "rename", tmp_path.stat().st_ino]
+
+
+def test_leftover_folders_are_cleared_unless_they_are_being_written(tmp_path):
+    left = tmp_path / (".step-7-" + "0" * 16)
+    left.mkdir()
+    (left / "file").touch()
+    other = tmp_path / ".step-7-mine"
+    other.mkdir()
+    with write_folder(tmp_path / "step-8") as partial:
+        clear_partial(tmp_path, "step-*")
+        assert sorted(tmp_path.iterdir()) == sorted([other, partial])
+
+
+def test_a_folder_that_cannot_be_removed_at_once_is_not_seen(tmp_path, monkeypatch):
+    path = tmp_path / "folder"
+    path.mkdir()
+    (path / "file").touch()
+
+    def fail(*_, **__):
+        raise OSError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as patches:
+        patches.setattr(os, "unlink", fail)
+        with pytest.raises(OSError, match="denied"):
+            remove_folder(path)
+    assert not path.exists()
+    clear_partial(tmp_path, "folder")
+    assert not list(tmp_path.iterdir())

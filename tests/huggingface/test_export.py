@@ -11,9 +11,8 @@ from tiny_models import CASES, random_tokens, tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from scale_invariant_attention.data import get_encoding
-from scale_invariant_attention.files import locked
+from scale_invariant_attention.files import durable, locked
 from scale_invariant_attention.huggingface import (
-    export,
     open_from_transformers,
     save_for_transformers,
 )
@@ -90,7 +89,7 @@ def test_what_is_broken_off_leaves_what_was_there(tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(export, "_sync", interrupted)
+    monkeypatch.setattr(durable, "_sync_tree", interrupted)
     with pytest.raises(KeyboardInterrupt):
         save_for_transformers(mini(scheme="alibi"), folder)
     assert open_from_transformers(folder).config.scheme == "scale-invariant-p-rope"
@@ -101,7 +100,7 @@ def test_what_is_broken_off_leaves_what_was_there(tmp_path, monkeypatch):
 
 def test_what_kills_leave_has_another_name_and_is_cleared_by_the_next(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(export, "_sync", lambda folder: seen.append(Path(folder).name))
+    monkeypatch.setattr(durable, "_sync_tree", lambda folder: seen.append(Path(folder).name))
     # One of a process that was killed, and one that another process is writing.
     left, busy = (tmp_path / f".hf-{digit * 16}" for digit in "ab")
     for folder in (left, busy):

@@ -65,14 +65,9 @@ def test_layout_and_names(folder):
         "model_type": "scale-invariant-gpt",
         "format_version": 1,
         "config": CONFIG,
-        "weights": [
-            {
-                "file": file.name,
-                "bytes": file.stat().st_size,
-                "sha256": sha256,
-                "tensors": ["a", "b"],
-            }
-        ],
+        "tensors": ["a", "b"],
+        "files": {file.name: {"bytes": file.stat().st_size, "sha256": sha256}},
+        "sha256": document(folder)["sha256"],
     }
     assert load_file(file)["a"].tolist() == torch.arange(12.0).view(3, 4).tolist()
     assert {path.name for path in folder.iterdir()} == {"config.json", file.name}
@@ -96,16 +91,16 @@ def test_shards_hold_what_fits(tmp_path):
     tensors["large"] = torch.zeros(100)
     tensors["last"] = torch.zeros(1)
     save(tmp_path, {}, tensors, shard_bytes=80)
-    weights = document(tmp_path)["weights"]
-    assert [entry["tensors"] for entry in weights] == [
-        ["0", "1"],
-        ["2", "3"],
-        ["4"],
-        ["large"],
-        ["last"],
+    files = document(tmp_path)["files"]
+    assert [set(load_file(tmp_path / name)) for name in files] == [
+        {"0", "1"},
+        {"2", "3"},
+        {"4"},
+        {"large"},
+        {"last"},
     ]
-    for number, entry in enumerate(weights, start=1):
-        assert entry["file"] == f"model-{entry['sha256'][:8]}-{number:05d}-of-00005.safetensors"
+    for number, (name, record) in enumerate(files.items(), start=1):
+        assert name == f"model-{record['sha256'][:8]}-{number:05d}-of-00005.safetensors"
 
 
 def test_loaded_tensors_are_not_tied_to_the_file(folder):
@@ -123,10 +118,10 @@ def test_loading_to_a_device_given_as_text_or_object(folder):
 
 
 def test_a_save_removes_the_old_weights_and_nothing_else(folder):
-    keep = ["notes.txt", "model.safetensors", "model-0123abcd.safetensors", ".saving-mine.json"]
+    keep = ["notes.txt", "model.safetensors", "model-0123abcd.safetensors", ".config.json-mine"]
     for name in keep:
         (folder / name).write_text("mine")
-    old = folder / document(folder)["weights"][0]["file"]
+    (old,) = (folder / name for name in document(folder)["files"])
     save(folder, {}, {"a": torch.zeros(3)})
     assert not old.exists()
     assert unlisted_files(folder) == set(keep)
@@ -155,8 +150,8 @@ def test_the_file_of_an_old_model_is_not_overwritten_on_a_collision_of_names(fol
     (taken,) = weights_files(tmp_path / "other")
     (old,) = weights_files(folder)
     old = old.rename(folder / taken.name)
-    (entry,) = document(folder)["weights"]
-    rewrite(folder, weights=[entry | {"file": old.name}])
+    (record,) = document(folder)["files"].values()
+    rewrite(folder, files={old.name: record})
     assert load(folder)[0] == CONFIG
 
     before = old.read_bytes()

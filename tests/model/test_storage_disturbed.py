@@ -132,7 +132,7 @@ def test_old_weights_that_cannot_be_removed_are_removed_by_the_next_save(folder,
 
 
 def test_one_file_that_cannot_be_removed_does_not_keep_the_others(folder, monkeypatch):
-    stale = {folder / f".saving-{digit * 16}.safetensors" for digit in "012"}
+    stale = {folder / f".model.safetensors-{digit * 16}" for digit in "012"}
     for path in stale:
         path.write_bytes(b"")
     stuck = min(stale)
@@ -199,13 +199,13 @@ def test_weights_are_on_disk_before_the_config_that_names_them(folder, monkeypat
 
 
 def test_torn_partial_files_of_a_killed_save_are_removed(folder, monkeypatch):
-    (folder / ".saving-0123456789abcdef.json").write_text('{"model_type": "sca')
-    (folder / ".saving-0123456789abcdef.safetensors").write_bytes(b"\0" * 100)
+    (folder / ".config.json-0123456789abcdef").write_text('{"model_type": "sca')
+    (folder / ".model.safetensors-0123456789abcdef").write_bytes(b"\0" * 100)
     original = storage.write_new_file
 
     def write(path, pieces):
         # Before anything is written, which may need the room.
-        assert not list(folder.glob(".saving-0123456789abcdef.*"))
+        assert not list(folder.glob(".*-0123456789abcdef"))
         return original(path, pieces)
 
     monkeypatch.setattr(storage, "write_new_file", write)

@@ -42,7 +42,7 @@ def whole_model(folder):
 
 def unlisted_files(folder):
     """Files that are neither config.json nor named by it."""
-    named = storage._read_config_file(folder / "config.json").files
+    named = storage._read_config_file(folder / "config.json").files.keys()
     return {path.name for path in folder.iterdir()} - named - {"config.json"}
 
 

@@ -6,6 +6,7 @@ the import takes longer than everything else.
 
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -14,7 +15,6 @@ from pathlib import Path
 
 import torch
 
-from scale_invariant_attention.training import checkpoints
 from scale_invariant_attention.training.checkpoints import (
     find_checkpoints,
     latest_checkpoint,
@@ -117,7 +117,7 @@ def main(folder, kills):
         found = find_checkpoints(folder)
         assert all(other.damage is None for other in found)
         names = {path.name for path in folder.iterdir()}
-        leftovers = {name for name in names if checkpoints.LEFTOVER.fullmatch(name)}
+        leftovers = {name for name in names if re.fullmatch(r"\.step-\d{8}-[0-9a-f]{16}", name)}
         assert names == leftovers | {other.path.name for other in found}
         interrupted += bool(leftovers)
         step = checkpoint.step

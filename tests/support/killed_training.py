@@ -26,7 +26,7 @@ KINDS = ("save", "moment", "save", "file")
 
 def torn(folder):
     """Leftovers of saves that did not complete."""
-    return set(folder.glob("checkpoints/.saving-*"))
+    return set(folder.glob("checkpoints/.step-*"))
 
 
 def kill_at_event(part, count):
@@ -86,7 +86,7 @@ def main(folder, kills, seed):
             time.sleep(rng.uniform(0, min(whole, 1.0)))
             os.kill(child, signal.SIGKILL)
         else:
-            part, most = (".saving-", 18) if kind == "save" else (str(killed), 80)
+            part, most = ("/.step-", 18) if kind == "save" else (str(killed), 80)
             count = rng.randint(1, most)
             child = start(killed, words, lambda: kill_at_event(part, count))  # noqa: B023
         code = ended(child)

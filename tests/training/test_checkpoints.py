@@ -70,7 +70,7 @@ def test_the_new_one_stands_before_an_old_one_goes(tmp_path, monkeypatch):
     rename, seen = os.rename, []
 
     def watched(old, new):
-        if Path(new).name.startswith(".removing"):
+        if Path(old).name.startswith("step-"):
             seen.append(steps_on_disk())
         rename(old, new)
 
@@ -137,8 +137,8 @@ def test_damaged_ones_are_not_counted_among_the_last(tmp_path):
         ((1, {"Model": {}}, {}), ValueError, "'Model'"),
         ((1, {"model": {"a": 3}}, {}), TypeError, "'a' must be a tensor"),
         ((1, {"model": {"a": torch.zeros(1, dtype=torch.complex64)}}, {}), ValueError, "complex"),
-        ((1, {}, {"a": float("nan")}), ValueError, "values must hold what JSON can hold"),
-        ((1, {}, {"a": torch.zeros(1)}), ValueError, "values must hold what JSON can hold"),
+        ((1, {}, {"a": float("nan")}), ValueError, "values must be JSON"),
+        ((1, {}, {"a": torch.zeros(1)}), ValueError, "values must be JSON"),
         ((1, {}, {"a": (1, 2)}), ValueError, "'a' does not"),
         ((1, {}, {"a": {1: 2}}), ValueError, "'a' does not"),
         ((1, {}, {3: 2}), ValueError, "3 does not"),

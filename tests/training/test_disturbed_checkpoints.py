@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from small_checkpoints import every_file, is_whole, save, steps
 
-from scale_invariant_attention.files import FolderInUseError, locked
-from scale_invariant_attention.training import checkpoint_folder
+from scale_invariant_attention.files import FolderInUseError, durable, locked, manifest
+from scale_invariant_attention.training import checkpoints
 from scale_invariant_attention.training.checkpoints import (
     CheckpointNotSavedError,
     find_checkpoints,
@@ -26,12 +26,12 @@ KILLED = Path(__file__).parents[1] / "support" / "killed_checkpoints.py"
 
 
 def test_leftovers_of_killed_saves_are_cleared_and_nothing_else(tmp_path):
-    for name in (".saving-0123456789abcdef", ".removing-0123456789abcdef", ".saving-mine", "notes"):
+    for name in (".step-00000001-0123456789abcdef", ".step-00000001-mine", "notes"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text("x")
     save(tmp_path, 1)
     names = {path.name for path in tmp_path.iterdir()}
-    assert names == {".saving-mine", "notes", "step-00000001"}
+    assert names == {".step-00000001-mine", "notes", "step-00000001"}
     assert latest_checkpoint(tmp_path).step == 1
 
 
@@ -70,7 +70,7 @@ def test_a_disk_that_fills_up_at_any_call_costs_no_checkpoint(tmp_path, monkeypa
                 assert error.errno == errno.ENOSPC
                 assert "step 3 was not saved" in str(error)
                 assert "No space left on device" in str(error)
-                assert "the last one that was saved is" in str(error)
+                assert "the last saved checkpoint is" in str(error)
         if not reached:
             assert not failed
             break
@@ -80,7 +80,7 @@ def test_a_disk_that_fills_up_at_any_call_costs_no_checkpoint(tmp_path, monkeypa
         assert is_whole(latest)
         assert all(found.damage is None for found in find_checkpoints(folder))
         if failed:
-            assert not any(name.startswith(".saving") for name in hidden), number
+            assert not hidden, number
             assert {1, 2} <= set(steps(folder))
         else:
             assert latest.step == 3
@@ -112,7 +112,7 @@ def test_files_that_cannot_be_finished_cost_no_checkpoint(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointNotSavedError, match="none was saved before") as caught:
+    with pytest.raises(CheckpointNotSavedError, match="there is no earlier checkpoint") as caught:
         save(tmp_path / "file", 1)
     assert str(tmp_path / "file") in str(caught.value)
     with pytest.raises(CheckpointNotSavedError):
@@ -138,7 +138,7 @@ def test_an_interrupt_leaves_no_temporaries(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patches:
-        patches.setattr(checkpoint_folder, "sync_folder", interrupt)
+        patches.setattr(durable, "_sync_tree", interrupt)
         with pytest.raises(KeyboardInterrupt):
             save(tmp_path, 2)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
@@ -188,7 +188,7 @@ def test_saving_waits_for_readers_and_reading_for_savers(tmp_path, monkeypatch):
         except FolderInUseError:
             return True
 
-    write, read = checkpoint_folder.write_new_file, checkpoint_folder.damage_of
+    write, read = checkpoints.write_new_file, manifest.damage_of
 
     def watched_write(*arguments):
         seen.append(("write", locked_by_others(tmp_path, False)))
@@ -199,9 +199,9 @@ def test_saving_waits_for_readers_and_reading_for_savers(tmp_path, monkeypatch):
         seen.append(("read", *found))
         return read(*arguments, **keywords)
 
-    monkeypatch.setattr(checkpoint_folder, "write_new_file", watched_write)
+    monkeypatch.setattr(checkpoints, "write_new_file", watched_write)
     save(tmp_path, 2)
-    monkeypatch.setattr(checkpoint_folder, "damage_of", watched_read)
+    monkeypatch.setattr(manifest, "damage_of", watched_read)
     latest_checkpoint(tmp_path)
     load_checkpoint(tmp_path / "step-00000001")
     find_checkpoints(tmp_path)

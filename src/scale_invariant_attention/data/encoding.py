@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..files import clear_partial, replace_file
 from .decoding import BytesDecoder, Decoder, TokenizerDecoder
-from .growing_file import whole_file
 from .tokens import TokenArray
 
 # What tokenizer files mostly call the token between documents.
@@ -133,8 +133,8 @@ class TokenizerFile:
                 f"{path} is another tokenizer, and that of the shards would be put there; take "
                 f"another folder, or move the file away"
             )
-        with whole_file(path) as file:
-            file.write(self._content)
+        clear_partial(folder, KEPT)
+        replace_file(path, self._content)
 
 
 class Tiktoken:

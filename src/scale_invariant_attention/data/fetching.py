@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from .growing_file import partial_name, put_in_place
+from ..files import finish_growing, growing_path
 from .shards import ShardError, read_shard
 
 HUB = "https://huggingface.co/datasets"
@@ -146,12 +146,12 @@ def fetch_shard(
             wait = pause * 2 ** (failed - 1)
             notice(f"{path.name}: {problem}; trying again in {wait:g} s")
             time.sleep(wait)
-    put_in_place(path)
+    finish_growing(path)
 
 
 def _attempt(url: str, path: Path, progress: Progress) -> None:
     """Go on with the partial file until it is a whole shard, or raise `_Interrupted`."""
-    partial, start = partial_name(path), _grown(path)
+    partial, start = growing_path(path), _grown(path)
     headers = {"User-Agent": "scale-invariant-attention"}
     if start:
         headers["Range"] = f"bytes={start}-"
@@ -227,5 +227,5 @@ def _reason(problem: BaseException) -> str:
 
 
 def _grown(path: Path) -> int:
-    partial = partial_name(path)
+    partial = growing_path(path)
     return partial.stat().st_size if partial.exists() else 0

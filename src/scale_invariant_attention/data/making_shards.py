@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+from ..files import clear_partial, finish_growing, growing_path, replace_file
 from .encoding import Encoding, encode_documents
-from .growing_file import partial_name, put_in_place, whole_file
 from .shards import (
     HEADER_BYTES,
     LARGEST_COUNT,
@@ -99,6 +99,7 @@ def make_shards(
     check_share(validation)
     _check(settings)
     folder.mkdir(parents=True, exist_ok=True)
+    clear_partial(folder, RECORD)
     record = _continued(folder, settings)
     encoding.keep(folder)
     saved = record.made()
@@ -149,7 +150,7 @@ class _GrowingShards:
             _verify(shard_path(self.folder, self.split, number), self.shard_tokens)
         if not self.count:
             return
-        partial, size = partial_name(self._path), HEADER_BYTES + 2 * self.count
+        partial, size = growing_path(self._path), HEADER_BYTES + 2 * self.count
         # It may have become whole after the last save.
         if not partial.exists() and self._path.exists():
             self._path.replace(partial)
@@ -165,7 +166,7 @@ class _GrowingShards:
     def append(self, tokens: TokenArray) -> None:
         while len(tokens):
             if self._file is None:
-                self._file = partial_name(self._path).open("wb")
+                self._file = growing_path(self._path).open("wb")
                 # Until it is whole it has no valid header.
                 self._file.write(bytes(HEADER_BYTES))
             now = tokens[: self.shard_tokens - self.count]
@@ -185,7 +186,7 @@ class _GrowingShards:
             self._file.seek(0)
             self._file.write(header(self.count))
             self.close()
-            put_in_place(self._path)
+            finish_growing(self._path)
             self.number, self.count = self.number + 1, 0
 
     def close(self) -> None:
@@ -231,8 +232,7 @@ class _Record:
             "tokens": made.tokens,
             "complete": self.complete,
         }
-        with whole_file(self.folder / RECORD) as file:
-            file.write(f"{json.dumps(noted, indent=2)}\n".encode())
+        replace_file(self.folder / RECORD, f"{json.dumps(noted, indent=2)}\n".encode())
 
     def finish(self) -> None:
         self.final = self.made()

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .growing_file import whole_file
+from ..files import replace_file
 from .splits import SPLITS, Split, check_split
 from .tokens import TokenArray, TokenStream
 
@@ -57,9 +57,9 @@ def write_shard(path: Place, tokens: TokenArray) -> None:
         raise ValueError(f"tokens must be below {LARGEST_VOCABULARY} for a shard, got {largest}")
     if not 1 <= len(tokens) <= LARGEST_COUNT:
         raise ValueError(f"a shard holds 1 to {LARGEST_COUNT} tokens, got {len(tokens)}")
-    with whole_file(Path(path)) as file:
-        file.write(header(len(tokens)))
-        file.write(tokens.astype("<u2").tobytes())
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, header(len(tokens)), tokens.astype("<u2").tobytes())
 
 
 def read_shard(path: Place) -> Shard:

@@ -1,11 +1,15 @@
-"""Files that survive kills, power cuts and full disks, and tell when they have been damaged."""
+"""Files and folders that survive kills, power cuts and full disks, and show when they are damaged."""
 
 from .durable import (
     FileRecord,
-    clear_partial_files,
-    damage_of,
+    clear_partial,
+    finish_growing,
+    growing_path,
+    partial_path,
+    remove_folder,
     replace_file,
     sync_folder,
+    write_folder,
     write_new_file,
 )
 from .locking import FolderInUseError, locked
@@ -15,10 +19,14 @@ __all__ = [
     "FileRecord",
     "FolderInUseError",
     "check_writable",
-    "clear_partial_files",
-    "damage_of",
+    "clear_partial",
+    "finish_growing",
+    "growing_path",
     "locked",
+    "partial_path",
+    "remove_folder",
     "replace_file",
     "sync_folder",
+    "write_folder",
     "write_new_file",
 ]

@@ -1,26 +1,33 @@
-"""Files that are on the disk whole or not at all, and are known again by size and SHA-256."""
+"""Writes files and folders that are on the disk whole or not at all, whenever the machine stops.
+
+Both are written under a hidden partial name beside their own and renamed once they are on the disk:
+:func:`replace_file` for a file, :func:`write_folder` for a folder. A file that grows over several
+runs has a partial name that the next run finds again: :func:`growing_path`.
+"""
 
 import errno
 import hashlib
 import os
-import re
 import secrets
-from collections.abc import Iterable
-from contextlib import suppress
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from .locking import locked
 
 
 @dataclass(frozen=True)
 class FileRecord:
-    """What a file was when it was written."""
+    """Size and SHA-256 of a file as it was written."""
 
     bytes: int
     sha256: str
 
 
 def write_new_file(path: Path, pieces: Iterable[bytes | memoryview]) -> FileRecord:
-    """Write a file that must not exist yet, through to the disk.
+    """Write a file that must not exist yet and sync it.
 
     Its name is durable only after :func:`sync_folder`.
     """
@@ -35,21 +42,19 @@ def write_new_file(path: Path, pieces: Iterable[bytes | memoryview]) -> FileReco
     return FileRecord(size, digest.hexdigest())
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Put a file in place, or in the place of another, in one step that is durable afterwards.
-
-    If this fails, what was there is unchanged.
+def replace_file(path: Path, *pieces: bytes | memoryview) -> None:
+    """Create or replace a file in one durable step; on failure an existing file is unchanged.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     replace_file(Path(folder, "notes"), b"first")
-    ...     replace_file(Path(folder, "notes"), b"second")
+    ...     replace_file(Path(folder, "notes"), b"second", b" line")
     ...     [file.name for file in Path(folder).iterdir()], Path(folder, "notes").read_bytes()
-    (['notes'], b'second')
+    (['notes'], b'second line')
     """
-    partial = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
+    partial = partial_path(path)
     try:
-        write_new_file(partial, [content])
+        write_new_file(partial, pieces)
         partial.replace(path)
     except BaseException:
         with suppress(OSError):
@@ -58,13 +63,69 @@ def replace_file(path: Path, content: bytes) -> None:
     sync_folder(path.parent)
 
 
-def clear_partial_files(path: Path) -> None:
-    """Remove what killed calls of :func:`replace_file` left; none may be going on for this path."""
-    name = re.compile(rf"\.{re.escape(path.name)}-[0-9a-f]{{16}}")
-    for partial in list(path.parent.iterdir()):
-        if name.fullmatch(partial.name):
-            with suppress(OSError):
+@contextmanager
+def write_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty folder to fill, which gets its name when the block ends and all is synced.
+
+    It replaces a folder of that name. If the block fails, nothing is left of the new one.
+    """
+    partial = partial_path(path)
+    partial.mkdir()
+    replaced = None
+    try:
+        # Locked, it is no leftover; a killed process holds no lock.
+        with locked(partial):
+            yield partial
+            _sync_tree(partial)
+            if path.exists():
+                replaced = path.rename(partial_path(path))
+            partial.rename(path)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    sync_folder(path.parent)
+    if replaced is not None:
+        shutil.rmtree(replaced, ignore_errors=True)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder so that it is never seen half removed; what is left, `clear_partial` removes."""
+    partial = partial_path(path)
+    path.rename(partial)
+    shutil.rmtree(partial)
+
+
+def partial_path(path: Path) -> Path:
+    """A new hidden name beside a path, for what is to get its name later."""
+    return path.with_name(f".{path.name}-{secrets.token_hex(8)}")
+
+
+def clear_partial(folder: Path, name: str) -> None:
+    """Remove the partial files and folders that killed writers of `name` left.
+
+    `name` may be a glob pattern. No file of that name may be in the middle of being written; a folder
+    may, and is left alone.
+    """
+    for partial in list(folder.glob(f".{name}-{'[0-9a-f]' * 16}")):
+        with suppress(OSError):
+            if partial.is_dir():
+                with locked(partial, wait=False):
+                    shutil.rmtree(partial)
+            else:
                 partial.unlink()
+
+
+def growing_path(path: Path) -> Path:
+    """Where a file or folder grows, perhaps over several runs, until :func:`finish_growing`."""
+    return path.with_name(f"{path.name}.partial")
+
+
+def finish_growing(path: Path) -> None:
+    """Sync what has grown at :func:`growing_path` and give it its name."""
+    partial = growing_path(path)
+    _sync_tree(partial)
+    partial.replace(path)
+    sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
@@ -82,26 +143,11 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def damage_of(
-    path: Path, record: FileRecord, recorded_in: str, *, contents: bool = True
-) -> str | None:
-    """What is wrong with a file, in words that name it and its record; None if it is as recorded.
-
-    Without `contents` only its presence and its size are checked, which is quick. A file that cannot
-    be read now is an OSError: nothing is known of it.
-    """
-    if not path.is_file():
-        return f"{path} is missing, but {recorded_in} names it"
-    size = path.stat().st_size
-    if size != record.bytes:
-        reason = "it was truncated" if size < record.bytes else "something was added to it"
-        return f"{path} has {size} bytes, but {recorded_in} records {record.bytes}: {reason}"
-    if contents:
+def _sync_tree(path: Path) -> None:
+    if path.is_dir():
+        for inner in path.iterdir():
+            _sync_tree(inner)
+        sync_folder(path)
+    else:
         with path.open("rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        if sha256 != record.sha256:
-            return (
-                f"{path} is corrupt: its SHA-256 is {sha256}, but {recorded_in} records "
-                f"{record.sha256}"
-            )
-    return None
+            os.fsync(file.fileno())

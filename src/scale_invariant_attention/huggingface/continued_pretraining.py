@@ -26,7 +26,7 @@ from transformers import (
 
 from ..arguments import integer, positive_number
 from ..data import TokenSource, Windows
-from ..files import replace_file
+from ..files import finish_growing, growing_path, replace_file
 from . import settings as held
 from .adapters import merged, with_adapters
 
@@ -189,9 +189,9 @@ def continue_pretraining(
         log = {name: [line[name] for line in lines] for name in ("loss", "grad_norm", "seconds")}
         replace_file(place / LOG, json.dumps(log).encode())
     # Under a name of its own until it is whole.
-    trainer.save_model(str(place / f"{MODEL}.partial"))
+    trainer.save_model(str(growing_path(place / MODEL)))
     if trainer.is_world_process_zero():
-        (place / f"{MODEL}.partial").rename(place / MODEL)
+        finish_growing(place / MODEL)
     return model
 
 

@@ -1,20 +1,16 @@
-"""Models of ours as folders of transformers, whole or not there, and back.
+"""Models of ours as folders of transformers, whole or not there, and back."""
 
-A folder is written under another name beside its place, and put there when everything is in it.
-"""
-
+import glob
 import json
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ..data.encoding import Encoding
-from ..files import locked, sync_folder
+from ..files import clear_partial, write_folder
 from ..model import GPT
 from .exported_tokenizer import exported_tokenizer
 from .gpt_config import MODEL_TYPE
@@ -66,20 +62,15 @@ def save_for_transformers(
     )
     card = model_card(model.config, None if encoding is None else encoding.name, provenance or {})
     folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = _beside(folder)
-    partial.mkdir()
-    try:
-        # Held, it is no leftover; whoever is killed holds nothing.
-        with locked(partial):
-            wrapped.save_pretrained(partial)
-            if tokenizer is not None:
-                tokenizer.save_pretrained(partial)
-            (partial / CARD).write_text(card)
-            _sync(partial)
-            _put_in_place(partial, folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    _clear_leftovers(folder)
+    clear_partial(folder.parent, glob.escape(folder.name))
+    with write_folder(folder) as partial:
+        wrapped.save_pretrained(partial)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(partial)
+        (partial / CARD).write_text(card)
+        for path in partial.iterdir():
+            # Weights come readable for their owner alone.
+            shutil.copymode(partial / CONFIG, path)
 
 
 def open_from_transformers(folder: str | os.PathLike[str]) -> GPT:
@@ -127,32 +118,3 @@ def _model_type(folder: Path) -> str | None:
     except ValueError as error:
         raise ValueError(f"{folder / CONFIG} is not JSON: {error}") from error
     return str(config.get("model_type")) if isinstance(config, dict) else None
-
-
-def _sync(folder: Path) -> None:
-    for path in folder.iterdir():
-        # Weights come readable for their owner alone.
-        shutil.copymode(folder / CONFIG, path)
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-    sync_folder(folder)
-
-
-def _put_in_place(partial: Path, folder: Path) -> None:
-    if folder.exists():
-        folder.rename(_beside(folder))
-    partial.rename(folder)
-    sync_folder(folder.parent)
-
-
-def _beside(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}-{secrets.token_hex(8)}")
-
-
-def _clear_leftovers(folder: Path) -> None:
-    """Remove what this export replaced, and what killed ones left; not what another process writes."""
-    name = re.compile(rf"\.{re.escape(folder.name)}-[0-9a-f]{{16}}")
-    for path in list(folder.parent.iterdir()):
-        if name.fullmatch(path.name):
-            with suppress(OSError), locked(path, wait=False):
-                shutil.rmtree(path)

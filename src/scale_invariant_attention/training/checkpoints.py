@@ -1,15 +1,15 @@
-"""The checkpoints of a run: whole or not there, the newest and the best kept, the damaged found.
+"""Checkpoints of a run: written whole or not at all, the newest and the best kept, damage detected.
 
-``<folder>/step-00001000/`` is a checkpoint. It is written under a name that starts with a dot, and
-renamed when all of it is on the disk; what is removed is renamed to such a name first. A step that is
-saved again, after going on from an earlier one, gets ``step-00001000-2``, so that nothing has to make
-way for it before it stands.
+``<folder>/step-00001000/`` is a checkpoint: a safetensors file per group of tensors, and
+``manifest.json`` with the step, the values, and size and SHA-256 of every file. Nothing is unpickled. A
+step that is saved again, after resuming from an earlier one, becomes ``step-00001000-2``, so that no
+checkpoint has to be removed before the new one is complete.
 """
 
+import json
 import math
 import os
 import re
-import secrets
 import shutil
 import warnings
 from collections.abc import Mapping
@@ -19,45 +19,57 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..arguments import integer
-from ..files import locked, sync_folder
-from ..files.space import amount
-from .checkpoint_folder import (
-    Checkpoint,
-    DamagedCheckpointError,
-    Manifest,
-    Tensors,
-    check_contents,
-    check_files,
-    read_folder,
-    read_manifest,
-    size_of,
+from ..files import (
+    clear_partial,
+    locked,
+    remove_folder,
+    sync_folder,
     write_folder,
+    write_new_file,
 )
+from ..files.manifest import Manifest, ManifestFormat
+from ..files.safetensors_format import check_storable, read_safetensors, safetensors_bytes
+from ..files.space import amount
 
-__all__ = [
-    "Checkpoint",
-    "CheckpointNotSavedError",
-    "DamagedCheckpointError",
-    "FoundCheckpoint",
-    "find_checkpoints",
-    "latest_checkpoint",
-    "load_checkpoint",
-    "save_checkpoint",
-]
-
+MANIFEST = "manifest.json"
 NAME = re.compile(r"step-(\d{8,})(?:-(\d+))?")
-LEFTOVER = re.compile(r"\.(saving|removing)-[0-9a-f]{16}")
+GROUP_NAME = re.compile(r"[a-z][a-z0-9_-]*")
+
+Tensors = Mapping[str, Mapping[str, Tensor]]
 
 
 class CheckpointNotSavedError(OSError):
-    """A checkpoint could not be saved; those saved before are as they were."""
+    """A checkpoint could not be saved; earlier ones are unchanged."""
+
+
+class DamagedCheckpointError(ValueError):
+    """A checkpoint is not as it was saved."""
+
+
+FORMAT = ManifestFormat(
+    "scale-invariant-gpt-checkpoint",
+    re.compile(rf"{GROUP_NAME.pattern}\.safetensors"),
+    DamagedCheckpointError,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A loaded checkpoint: `tensors` by group and name, and the values."""
+
+    path: Path
+    step: int
+    metric: float | None
+    tensors: dict[str, dict[str, Tensor]]
+    values: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class FoundCheckpoint:
-    """A checkpoint in the folder of a run, and what is wrong with it, if anything is."""
+    """A checkpoint in the folder of a run, with its damage in words, if any."""
 
     path: Path
     step: int
@@ -74,19 +86,20 @@ def save_checkpoint(
     keep_last: int = 2,
     keep_best: bool = True,
 ) -> Path:
-    """Save a checkpoint, then remove those that need not be kept; where it is.
+    """Save a checkpoint, prune old ones, return its path.
 
-    However this ends, by a kill too, the checkpoints that were there are whole until the new one is.
-    Checkpoints of later steps, which a run leaves behind when it goes on from an earlier one, are
-    removed, so that the newest is always the one to go on from.
+    However this ends, even by a kill, the existing checkpoints stay whole until the new one is.
+    Checkpoints of later steps, left over when a run resumes from an earlier one, are removed, so that
+    the newest is always the one to resume from.
 
     Args:
-        folder: of the checkpoints of a run; made if need be.
-        step: how many updates have been made.
+        folder: of the run's checkpoints; created if missing.
+        step: number of updates made.
         tensors: by group and name, as ``{"model": ..., "optimisers": ...}``, on any device.
-        values: what JSON can hold, and gives back as it was.
-        metric: by which the best is kept; lower is better. What is not finite is never the best.
-        keep_last: how many of the newest to keep, this one among them.
+        values: JSON that comes back unchanged.
+        metric: decides which checkpoint is the best; lower is better, and one that is not finite is
+            never the best.
+        keep_last: how many of the newest to keep, this one included.
         keep_best: also keep the one with the lowest metric.
 
     >>> import tempfile
@@ -99,7 +112,7 @@ def save_checkpoint(
     [400, 300, 100]
     {'loss': 3.3}
     """
-    check_contents(step, tensors, values)
+    _check_contents(step, tensors, values)
     integer("keep_last", keep_last, at_least=1)
     known = float(metric) if metric is not None and math.isfinite(metric) else None
     folder = Path(folder)
@@ -107,15 +120,17 @@ def save_checkpoint(
         folder.mkdir(parents=True, exist_ok=True)
         sync_folder(folder.parent)
         with locked(folder):
-            _clear_leftovers(folder)
-            path = _write(folder, step, tensors, values, known)
-            # What cannot be looked at or removed now is left to the next save.
+            clear_partial(folder, "step-*")
+            path = _free_name(folder, step)
+            _write(path, {"step": step, "metric": known, "values": dict(values)}, tensors)
+            # Checkpoints that cannot be read or removed now are left to the next save.
             with suppress(OSError):
                 for old in _superseded(folder, path, step, known, keep_last, keep_best):
-                    _remove(old)
+                    with suppress(OSError):
+                        remove_folder(old)
     except OSError as error:
         raise CheckpointNotSavedError(
-            error.errno, _why_not_saved(folder, step, size_of(tensors), error)
+            error.errno, _why_not_saved(folder, step, _size_of(tensors), error)
         ) from error
     return path
 
@@ -123,52 +138,52 @@ def save_checkpoint(
 def load_checkpoint(
     path: str | os.PathLike[str], *, device: str | torch.device = "cpu"
 ) -> Checkpoint:
-    """A checkpoint, verified to the bit. If it is damaged, the error names the last good one."""
+    """Load a checkpoint, verified to the bit. If it is damaged, the error names the last good one."""
     path = Path(path)
     if not path.is_dir():
         raise FileNotFoundError(f"there is no checkpoint {path}; give one of the folders step-...")
     with locked(path.parent, exclusive=False):
         try:
-            return read_folder(path, device)
+            return _read(path, device)
         except (DamagedCheckpointError, OSError) as error:
             others = (other for _, other in _numbered(path.parent) if other != path)
             good = next((other for other in others if _damage(other) is None), None)
-            offer = f"the last good one is {good}" if good else "there is no other that is good"
-            raise DamagedCheckpointError(f"{error}; of the checkpoints, {offer}") from error
+            offer = f"the last good checkpoint is {good}" if good else "no other checkpoint is good"
+            raise DamagedCheckpointError(f"{error}; {offer}") from error
 
 
 def latest_checkpoint(
     folder: str | os.PathLike[str], *, device: str | torch.device = "cpu"
 ) -> Checkpoint | None:
-    """The newest checkpoint that is good, or None if none has been saved.
+    """Load the newest good checkpoint; None if none has been saved.
 
-    Newer ones that are damaged are passed over with a warning. If all are damaged that is an error.
+    Newer ones that are damaged are skipped with a warning. If all are damaged, that is an error.
     """
     folder = Path(folder)
     if not folder.exists():
         return None
-    wrong: list[str] = []
+    damages: list[str] = []
     with locked(folder, exclusive=False):
         for step, path in _numbered(folder):
             try:
-                checkpoint = read_folder(path, device)
+                checkpoint = _read(path, device)
                 _check_step(path, step, checkpoint.step)
             except (DamagedCheckpointError, OSError) as error:
-                wrong.append(str(error))
+                damages.append(str(error))
             else:
-                for damage in wrong:
-                    warnings.warn(f"{damage}; going on from {path}", stacklevel=2)
+                for damage in damages:
+                    warnings.warn(f"{damage}; resuming from {path}", stacklevel=2)
                 return checkpoint
-    if wrong:
+    if damages:
         raise DamagedCheckpointError(
-            f"every checkpoint in {folder} is damaged: {'; '.join(wrong)}. Restore one of them, or "
+            f"every checkpoint in {folder} is damaged: {'; '.join(damages)}. Restore one of them, or "
             f"start again in another folder"
         )
     return None
 
 
 def find_checkpoints(folder: str | os.PathLike[str]) -> list[FoundCheckpoint]:
-    """The checkpoints of a run, newest first, each with what is wrong with it."""
+    """The checkpoints of a run, newest first, each read to find its damage."""
     folder = Path(folder)
     if not folder.exists():
         return []
@@ -176,31 +191,66 @@ def find_checkpoints(folder: str | os.PathLike[str]) -> list[FoundCheckpoint]:
         return [FoundCheckpoint(path, step, _damage(path)) for step, path in _numbered(folder)]
 
 
-def _numbered(folder: Path) -> list[tuple[int, Path]]:
-    """Steps and folders of all checkpoints, newest first."""
-    found = []
-    for path in folder.iterdir():
-        name = NAME.fullmatch(path.name)
-        if name and path.is_dir():
-            found.append((int(name[1]), int(name[2] or 1), path))
-    return [(step, path) for step, _, path in sorted(found, reverse=True)]
-
-
-def _damage(path: Path) -> str | None:
-    """What is wrong with a checkpoint, found by reading all of it."""
+def _check_contents(step: int, tensors: Tensors, values: Mapping[str, Any]) -> None:
+    """Refuse contents that a checkpoint would not give back unchanged."""
+    integer("step", step, at_least=0)
+    for group, members in tensors.items():
+        if not isinstance(group, str) or not GROUP_NAME.fullmatch(group):
+            raise ValueError(
+                f"tensors must have groups named with small letters, digits, - and _, got {group!r}"
+            )
+        for name, tensor in members.items():
+            check_storable(name, tensor)
     try:
-        check_files(path, _manifest(path))
-    except (DamagedCheckpointError, OSError) as error:
-        return str(error)
-    return None
+        returned = json.loads(json.dumps(values, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"values must be JSON: {error}") from error
+    changed = [name for name in values if name not in returned or returned[name] != values[name]]
+    if changed:
+        raise ValueError(
+            f"values must come back from JSON unchanged, but {changed[0]!r} does not; "
+            f"use lists instead of tuples, and strings as keys"
+        )
 
 
-def _manifest(path: Path) -> Manifest:
-    manifest = read_manifest(path)
-    name = NAME.fullmatch(path.name)
-    if name:
-        _check_step(path, int(name[1]), manifest.step)
-    return manifest
+def _write(path: Path, contents: Mapping[str, Any], tensors: Tensors) -> None:
+    with write_folder(path) as partial:
+        files = {
+            f"{group}.safetensors": write_new_file(
+                partial / f"{group}.safetensors", safetensors_bytes(dict(members))
+            )
+            for group, members in tensors.items()
+        }
+        write_new_file(partial / MANIFEST, [FORMAT.text(contents, files)])
+
+
+def _read(path: Path, device: str | torch.device) -> Checkpoint:
+    manifest = _read_manifest(path)
+    FORMAT.check_files(path, manifest, MANIFEST)
+    try:
+        groups = {
+            name.removesuffix(".safetensors"): read_safetensors(path / name, device)
+            for name in manifest.files
+        }
+    except ValueError as error:
+        raise DamagedCheckpointError(str(error)) from error
+    contents = manifest.contents
+    return Checkpoint(path, contents["step"], contents["metric"], groups, contents["values"])
+
+
+def _read_manifest(path: Path) -> Manifest:
+    """The manifest of a checkpoint, verified; its files are not looked at."""
+    try:
+        manifest = FORMAT.read(path / MANIFEST)
+    except FileNotFoundError as error:
+        raise DamagedCheckpointError(f"{path / MANIFEST} is missing") from error
+    match manifest.contents:
+        case {"step": int(), "metric": float() | None, "values": dict()}:
+            return manifest
+    raise DamagedCheckpointError(
+        f"{path / MANIFEST} must have an integer 'step', a number or null 'metric', and an object "
+        f"'values'"
+    )
 
 
 def _check_step(path: Path, named: int, recorded: int) -> None:
@@ -208,19 +258,40 @@ def _check_step(path: Path, named: int, recorded: int) -> None:
         raise DamagedCheckpointError(f"{path} has been renamed: it was saved at step {recorded}")
 
 
-def _write(
-    folder: Path, step: int, tensors: Tensors, values: Mapping[str, Any], metric: float | None
-) -> Path:
-    partial = folder / f".saving-{secrets.token_hex(8)}"
+def _check_files(path: Path, *, quick: bool = False) -> Manifest:
+    """The manifest of a checkpoint whose files are as recorded, by size alone if `quick`."""
+    manifest = _read_manifest(path)
+    name = NAME.fullmatch(path.name)
+    if name:
+        _check_step(path, int(name[1]), manifest.contents["step"])
+    FORMAT.check_files(path, manifest, MANIFEST, quick=quick)
+    return manifest
+
+
+def _damage(path: Path) -> str | None:
     try:
-        write_folder(partial, step, tensors, values, metric)
-        path = _free_name(folder, step)
-        partial.rename(path)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    sync_folder(folder)
-    return path
+        _check_files(path)
+    except (DamagedCheckpointError, OSError) as error:
+        return str(error)
+    return None
+
+
+def _sound_manifest(path: Path) -> Manifest | None:
+    """The manifest of a checkpoint in which a quick check finds no damage."""
+    try:
+        return _check_files(path, quick=True)
+    except DamagedCheckpointError:
+        return None
+
+
+def _numbered(folder: Path) -> list[tuple[int, Path]]:
+    """Steps and folders of all checkpoints, newest first."""
+    checkpoints = []
+    for path in folder.iterdir():
+        name = NAME.fullmatch(path.name)
+        if name and path.is_dir():
+            checkpoints.append((int(name[1]), int(name[2] or 1), path))
+    return [(step, path) for step, _, path in sorted(checkpoints, reverse=True)]
 
 
 def _free_name(folder: Path, step: int) -> Path:
@@ -239,43 +310,24 @@ def _superseded(
     keep_last: int,
     keep_best: bool,
 ) -> list[Path]:
-    """What may go now that the new checkpoint stands, oldest first."""
+    """Checkpoints that the new one makes unnecessary, oldest first."""
     old = [(other, path) for other, path in _numbered(folder) if path != new]
     good = {
-        path: manifest.metric
+        path: manifest.contents["metric"]
         for other, path in old
         if other < step and (manifest := _sound_manifest(path))
     }
     kept = {new, *list(good)[: keep_last - 1]}
-    measured = {p: found for p, found in {new: metric, **good}.items() if found is not None}
-    if keep_best and measured:
-        # Of two as good, the newer, which comes first.
-        kept.add(min(measured, key=measured.__getitem__))
+    metrics = {path: known for path, known in {new: metric, **good}.items() if known is not None}
+    if keep_best and metrics:
+        # Of two that are equally good, the newer, which comes first.
+        kept.add(min(metrics, key=metrics.__getitem__))
     return [path for _, path in reversed(old) if path not in kept]
 
 
-def _sound_manifest(path: Path) -> Manifest | None:
-    """The manifest of a checkpoint that is good at a quick look."""
-    try:
-        manifest = _manifest(path)
-        check_files(path, manifest, contents=False)
-    except DamagedCheckpointError:
-        return None
-    return manifest
-
-
-def _remove(path: Path) -> None:
-    """Remove a checkpoint, or leave what cannot be removed now to the next save."""
-    doomed = path.with_name(f".removing-{secrets.token_hex(8)}")
-    with suppress(OSError):
-        path.rename(doomed)
-        shutil.rmtree(doomed)
-
-
-def _clear_leftovers(folder: Path) -> None:
-    for path in list(folder.iterdir()):
-        if LEFTOVER.fullmatch(path.name):
-            shutil.rmtree(path, ignore_errors=True)
+def _size_of(tensors: Tensors) -> int:
+    every = (tensor for members in tensors.values() for tensor in members.values())
+    return sum(tensor.numel() * tensor.element_size() for tensor in every)
 
 
 def _why_not_saved(folder: Path, step: int, size: int, error: OSError) -> str:
@@ -285,5 +337,7 @@ def _why_not_saved(folder: Path, step: int, size: int, error: OSError) -> str:
     last = None
     with suppress(OSError):
         last = next((path for _, path in _numbered(folder) if _sound_manifest(path)), None)
-    message += f"; the last one that was saved is {last}" if last else "; none was saved before"
-    return f"{message}. Free some space, or let the folder be written to, and go on from there"
+    message += (
+        f"; the last saved checkpoint is {last}" if last else "; there is no earlier checkpoint"
+    )
+    return f"{message}. Free some space or make the folder writable, and resume from there"

@@ -15,8 +15,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from ..data.tasks import NOT_SCORED
 from ..files import check_writable
 from ..model import GPT
-from .checkpoint_folder import Tensors
-from .checkpoints import find_checkpoints, latest_checkpoint, save_checkpoint
+from .checkpoints import Tensors, find_checkpoints, latest_checkpoint, save_checkpoint
 from .config import TrainingConfig
 from .optimisers import build_optimisers, fast_in_bfloat16
 from .parallel import hold_model

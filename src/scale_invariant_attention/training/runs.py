@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..arguments import integer
-from ..files import clear_partial_files, locked, replace_file, sync_folder
+from ..files import clear_partial, locked, replace_file, sync_folder
 from ..files.space import PROBE_NAME
 from ..provenance import provenance
 from .json_lines import JsonLines, mend_json_lines, read_json_lines
@@ -116,7 +116,7 @@ def open_run(
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, wait=False):
         for name in (CONFIG, PROVENANCE, METRICS, PROBE_NAME):
-            clear_partial_files(folder / name)
+            clear_partial(folder, name)
         _settle_config(folder, wanted, _as_json(defaults or {}))
         run = Run(folder)
         try:

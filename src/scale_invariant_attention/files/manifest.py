@@ -1,0 +1,145 @@
+"""Manifests: JSON files that describe a folder and record size and SHA-256 of its files and itself.
+
+A manifest is what makes files a model or a checkpoint, and is written after all of them:
+
+    {"model_type": ..., "format_version": 1, ..., "files": {name: {"bytes": ..., "sha256": ...}},
+     "sha256": of everything before}
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .durable import FileRecord
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The checked content of a manifest: what describes the folder, and the files in it."""
+
+    contents: dict[str, Any]
+    files: dict[str, FileRecord]
+
+
+@dataclass(frozen=True)
+class ManifestFormat:
+    """One kind of folder with a manifest.
+
+    Attributes:
+        model_type: what the folder holds, as the manifest says.
+        file_name: pattern of the names that files may have; nothing else is ever read.
+        error: raised for a manifest that is damaged or of another kind, and for damaged files.
+    """
+
+    model_type: str
+    file_name: re.Pattern[str]
+    error: type[ValueError]
+
+    def text(self, contents: Mapping[str, Any], files: Mapping[str, FileRecord]) -> bytes:
+        """The bytes of a manifest."""
+        document = {
+            "model_type": self.model_type,
+            "format_version": FORMAT_VERSION,
+            **contents,
+            "files": {name: asdict(record) for name, record in files.items()},
+        }
+        return _signed(document)
+
+    def read(self, path: Path) -> Manifest:
+        """A manifest, verified; its files are not looked at. FileNotFoundError if there is none."""
+        if path.is_dir():
+            raise self.error(f"{path} must be a file, got a folder")
+        text = path.read_bytes()
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise self.error(
+                f"{path} is not JSON ({error}): damaged or foreign; restore it, or save again"
+            ) from error
+        if not isinstance(document, dict):
+            raise self.error(f"{path} must hold a JSON object, got {type(document).__name__}")
+        if document.get("model_type") != self.model_type:
+            raise self.error(
+                f"{path} must have the model_type {self.model_type!r}, got "
+                f"{document.get('model_type')!r}; load such a model with the library it was made for"
+            )
+        version = document.get("format_version")
+        if type(version) is not int or version != FORMAT_VERSION:
+            raise self.error(
+                f"{path} must have format_version {FORMAT_VERSION}, got {version!r}; if that is "
+                f"newer, update scale-invariant-attention"
+            )
+        if not _is_intact(text, document):
+            raise self.error(
+                f"{path} is corrupt: it does not have the SHA-256 it records; restore it, or save again"
+            )
+        files = document["files"]
+        if not isinstance(files, dict):
+            raise self.error(f"{path} must have an object 'files', got {files!r}")
+        return Manifest(
+            document, {name: self._record(path, name, it) for name, it in files.items()}
+        )
+
+    def check_files(
+        self, folder: Path, manifest: Manifest, name: str, *, quick: bool = False
+    ) -> None:
+        """Raise for the first file that is not as the manifest `name` records it; see `damage_of`."""
+        for file, record in manifest.files.items():
+            damage = damage_of(folder / file, record, name, quick=quick)
+            if damage:
+                raise self.error(f"{damage}; copy the whole folder again, or save again")
+
+    def _record(self, path: Path, name: str, entry: object) -> FileRecord:
+        if not self.file_name.fullmatch(name):
+            raise self.error(
+                f"{path} names the file {name!r}; only files {self.file_name.pattern} in the folder "
+                f"itself are read"
+            )
+        match entry:
+            case {"bytes": int(size), "sha256": str(sha256)}:
+                return FileRecord(size, sha256)
+        raise self.error(f"{path} must give bytes and sha256 of {name!r}, got {entry!r}")
+
+
+def damage_of(
+    path: Path, record: FileRecord, recorded_in: str, *, quick: bool = False
+) -> str | None:
+    """What is wrong with a file, in words that name it and its record; None if it is as recorded.
+
+    `quick` checks only that it is there and its size. A file that cannot be read now is an OSError:
+    nothing is known of it.
+    """
+    if not path.is_file():
+        return f"{path} is missing, but {recorded_in} names it"
+    size = path.stat().st_size
+    if size != record.bytes:
+        reason = "it was truncated" if size < record.bytes else "something was added to it"
+        return f"{path} has {size} bytes, but {recorded_in} records {record.bytes}: {reason}"
+    if not quick:
+        with path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        if sha256 != record.sha256:
+            return (
+                f"{path} is corrupt: its SHA-256 is {sha256}, but {recorded_in} records "
+                f"{record.sha256}"
+            )
+    return None
+
+
+def _signed(document: dict[str, Any]) -> bytes:
+    sha256 = hashlib.sha256(json.dumps(document, allow_nan=False).encode()).hexdigest()
+    return (json.dumps(document | {"sha256": sha256}, indent=2, allow_nan=False) + "\n").encode()
+
+
+def _is_intact(text: bytes, document: dict[str, Any]) -> bool:
+    unsigned = {name: value for name, value in document.items() if name != "sha256"}
+    try:
+        return "files" in unsigned and text == _signed(unsigned)
+    except (ValueError, RecursionError):
+        return False
