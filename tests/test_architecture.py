@@ -31,22 +31,22 @@ ALLOWED = {
 }
 
 
-def imported_folders(file):
-    """The folders of the package that a file imports from."""
-    folder = file.relative_to(PACKAGE).parts[0]
+def imported_modules(file):
+    """Dotted paths below the package of everything that a file imports: modules, and names in them."""
+    package = file.relative_to(PACKAGE).parts[:-1]
     for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.level >= 2:
-            names = [node.module.split(".")[0]] if node.module else [a.name for a in node.names]
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE.name):
-            parts = node.module.split(".")[1:]
-            names = parts[:1] or [alias.name for alias in node.names]
+        if isinstance(node, ast.ImportFrom):
+            base = tuple(node.module.split(".")) if node.module else ()
+            if node.level:
+                base = package[: len(package) - node.level + 1] + base
+            elif base[0] == PACKAGE.name:
+                base = base[1:]
+            else:
+                continue
+            yield from ((*base, alias.name) for alias in node.names)
         elif isinstance(node, ast.Import):
-            names = [
-                a.name.split(".")[1] for a in node.names if a.name.startswith(f"{PACKAGE.name}.")
-            ]
-        else:
-            continue
-        yield from (name for name in names if name in ALLOWED and name != folder)
+            paths = (tuple(alias.name.split(".")) for alias in node.names)
+            yield from (path[1:] for path in paths if path[0] == PACKAGE.name)
 
 
 @pytest.mark.parametrize("folder", sorted(p.name for p in PACKAGE.iterdir() if p.is_dir()))
@@ -55,7 +55,18 @@ def test_imports_go_one_way(folder):
         return
     assert folder in ALLOWED, f"add the packages that {folder} may import to ALLOWED"
     for file in (PACKAGE / folder).rglob("*.py"):
-        assert set(imported_folders(file)) <= ALLOWED[folder], file
+        packages = {path[0] for path in imported_modules(file)} & ALLOWED.keys()
+        assert packages <= ALLOWED[folder] | {folder}, file
+
+
+def test_underscored_modules_are_private_to_their_package():
+    for file in PACKAGE.rglob("*.py"):
+        package = file.relative_to(PACKAGE).parts[:-1]
+        for path in imported_modules(file):
+            for depth, name in enumerate(path):
+                is_module = (PACKAGE.joinpath(*path[: depth + 1])).with_suffix(".py").exists()
+                if is_module and name.startswith("_") and not name.startswith("__"):
+                    assert path[:depth] == package[:depth], f"{file} imports {'.'.join(path)}"
 
 
 def test_importing_needs_torch_and_nothing_heavy():
