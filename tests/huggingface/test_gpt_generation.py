@@ -6,10 +6,10 @@ from tiny_models import CASES, random_tokens
 from transformers import DynamicCache, pipeline
 from transformers_gpt import left_padding, wrapped
 
-from scale_invariant_attention.huggingface.byte_tokenizer import byte_tokenizer
 from scale_invariant_attention.huggingface.gpt_model import (
     ScaleInvariantGPTForCausalLM,
 )
+from scale_invariant_attention.huggingface.tokenizer import byte_tokenizer
 from scale_invariant_attention.model import GPT, GPTConfig
 
 # Together with a prompt of 7 tokens beyond the trained length.

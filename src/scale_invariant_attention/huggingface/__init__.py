@@ -1,7 +1,7 @@
-"""Models of Hugging Face transformers with scale-invariant attention, and our GPT as one of theirs.
+"""Scale-invariant attention in Hugging Face transformers, and our GPT as a transformers model.
 
-Importing registers the attention implementation "scale_invariant", so that a converted model is loaded
-by ``from_pretrained`` like any other, and makes the Auto classes know our GPT.
+Importing this package registers the attention implementation "scale_invariant", so that
+``from_pretrained`` loads a converted model like any other, and our GPT with the Auto classes.
 
 >>> from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
 >>> from scale_invariant_attention import huggingface
@@ -16,13 +16,9 @@ by ``from_pretrained`` like any other, and makes the Auto classes know our GPT.
 from importlib import import_module
 from typing import Any
 
-from .gpt_registration import register_gpt
-from .registration import register
+from torch.nn.modules.module import register_module_module_registration_hook
 
-register()
-register_gpt()
-
-# Imported when they are asked for.
+# Imported on first use.
 _HOMES = {
     "Calibration": "calibration",
     "PretrainingRecipe": "continued_pretraining",
@@ -33,7 +29,7 @@ _HOMES = {
     "measure_scores": "calibration",
     "open_from_transformers": "export",
     "save_for_transformers": "export",
-    "transformers_scores": "observing",
+    "transformers_scores": "capture",
 }
 
 __all__ = [
@@ -56,3 +52,40 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
     globals()[name] = value
     return value
+
+
+def _register() -> None:
+    """Register the attention, its mask and our GPT with transformers."""
+    try:
+        from transformers import (
+            AttentionInterface,
+            AutoConfig,
+            AutoModelForCausalLM,
+            AutoTokenizer,
+            PreTrainedTokenizerFast,
+        )
+        from transformers.masking_utils import AttentionMaskInterface
+    except ImportError as error:
+        raise ImportError(
+            "the Hugging Face integration needs transformers 5 or newer: "
+            "pip install 'scale-invariant-attention[huggingface]'"
+        ) from error
+    from .attention import attention_forward
+    from .gpt_config import MODEL_TYPE, ScaleInvariantGPTConfig
+    from .gpt_model import ScaleInvariantGPTForCausalLM
+    from .masks import attention_mask
+    from .settings import IMPLEMENTATION
+    from .slots import fill_when_built
+
+    AttentionInterface.register(IMPLEMENTATION, attention_forward)
+    AttentionMaskInterface.register(IMPLEMENTATION, attention_mask)
+    # transformers offers no way for a config to add modules to a layer, and they must exist before
+    # weights are loaded. This hook is torch's own; it runs as layers are assembled.
+    register_module_module_registration_hook(fill_when_built)
+    config, model = ScaleInvariantGPTConfig, ScaleInvariantGPTForCausalLM
+    AutoConfig.register(MODEL_TYPE, config, exist_ok=True)
+    AutoModelForCausalLM.register(config, model, exist_ok=True)
+    AutoTokenizer.register(config, tokenizer_class=PreTrainedTokenizerFast, exist_ok=True)
+
+
+_register()

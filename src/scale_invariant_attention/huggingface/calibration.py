@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..analysis import LayerScores
 from ..analysis.score_statistics import FIRST_KEYS, ScoreGathering
-from .observing import observed
+from .capture import capturing
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +87,7 @@ def measure_scores(
         gathered[scores.layer].add(scores)
 
     read = 0
-    with observed(model, gather):
+    with capturing(model, gather):
         for batch in batches:
             arguments = batch if hasattr(batch, "keys") else {"input_ids": _tokens(batch)}
             model(**{**arguments, "use_cache": False})

@@ -28,7 +28,7 @@ from ..arguments import integer, positive_number
 from ..data import TokenSource, Windows
 from ..files import finish_growing, growing_path, replace_file
 from . import settings as held
-from .adapters import merged, with_adapters
+from .slots import NAME
 
 RECIPE, LOG, MODEL = "recipe.json", "training.json", "model"
 # Trainer writes this file last: a checkpoint that has it is whole.
@@ -171,7 +171,7 @@ def continue_pretraining(
     if (place / MODEL / "config.json").exists():
         return type(model).from_pretrained(place / MODEL, dtype=model.dtype).to(model.device)
     if recipe.lora_rank is not None:
-        model = with_adapters(model, recipe.lora_rank)
+        model = _with_adapters(model, recipe.lora_rank)
     steps = _StepLog(watch)
     trainer = Trainer(
         model=model,
@@ -183,7 +183,8 @@ def continue_pretraining(
     trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=_last_checkpoint(place))
     if recipe.lora_rank is not None:
-        trainer.model = model = merged(model)
+        # The adapters become part of the weights.
+        trainer.model = model = model.merge_and_unload()
     if trainer.is_world_process_zero():
         lines = [line for line in trainer.state.log_history if "loss" in line]
         log = {name: [line[name] for line in lines] for name in ("loss", "grad_norm", "seconds")}
@@ -288,6 +289,25 @@ def _check_same(path: Path, wanted: dict[str, Any]) -> None:
             f"folder must be that of the same training, and {path} has another "
             f"{' and '.join(different)}: give another folder, or remove this one"
         )
+
+
+def _with_adapters(model: Any, rank: int) -> Any:
+    """The model with frozen weights and LoRA adapters on its linear layers."""
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ModuleNotFoundError as missing:
+        raise ModuleNotFoundError("lora_rank needs the package peft: pip install peft") from missing
+
+    learned = [name for name, _ in model.named_parameters() if f"{NAME}." in name]
+    if learned:
+        raise ValueError(
+            f"lora_rank must be None for a scheme with parameters of its own, such as {learned[0]}, "
+            f"which adapters would freeze: train all weights, or use a scheme without parameters"
+        )
+    config = LoraConfig(
+        task_type="CAUSAL_LM", r=rank, lora_alpha=2 * rank, target_modules="all-linear"
+    )
+    return get_peft_model(model, config)
 
 
 def _last_checkpoint(folder: Path) -> str | None:

@@ -1,4 +1,4 @@
-"""Models of ours as folders of transformers, whole or not there, and back."""
+"""Exports a GPT as a folder that transformers opens, complete or not at all, and opens it again."""
 
 import glob
 import json
@@ -11,19 +11,44 @@ from typing import Any
 
 from ..data.encoding import Encoding
 from ..files import clear_partial, write_folder
-from ..model import GPT
-from .exported_tokenizer import exported_tokenizer
+from ..model import GPT, GPTConfig
 from .gpt_config import MODEL_TYPE
 from .gpt_model import ScaleInvariantGPTForCausalLM
-from .model_card import model_card
+from .tokenizer import tokenizer_for
 
 CONFIG = "config.json"
 CARD = "README.md"
-# What an export consists of; a folder with anything else in it is not replaced.
+# The files of an export; a folder that holds any other file is not replaced.
 WRITTEN = re.compile(
     r"(config|generation_config|tokenizer|tokenizer_config|special_tokens_map)\.json|README\.md|"
     r"model(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.index\.json"
 )
+_CARD = """\
+---
+library_name: transformers
+pipeline_tag: text-generation
+tags: [scale-invariant-attention]
+---
+
+# {title}
+
+{sentence}
+
+```python
+import scale_invariant_attention.huggingface  # registers the model with transformers
+from transformers import AutoModelForCausalLM{more_imports}
+
+model = AutoModelForCausalLM.from_pretrained("."){more_lines}
+```
+
+It needs `pip install "scale-invariant-attention[huggingface]"`. {tokens}
+
+## Provenance
+
+```json
+{provenance}
+```
+"""
 
 
 def save_for_transformers(
@@ -34,14 +59,14 @@ def save_for_transformers(
     document_start: int | None = None,
     provenance: Mapping[str, Any] | None = None,
 ) -> None:
-    """Save a model as transformers opens it: configuration, weights, tokenizer and a card.
+    """Save a model for transformers: configuration, weights, tokenizer and model card.
 
     Args:
-        model: with a scheme by name.
-        folder: made if need be. An earlier export is replaced, and anything else refused.
-        encoding: that of its text, for the tokenizer; None leaves that out.
-        document_start: the token before documents, where there is no encoding to tell it.
-        provenance: what is known of where the model comes from, for the card.
+        model: a GPT whose scheme has a name.
+        folder: created if missing. An earlier export is replaced; anything else is refused.
+        encoding: encoding of the model's text, exported as a tokenizer; None exports none.
+        document_start: the token that starts documents, if there is no encoding.
+        provenance: the origin of the model, for the card.
 
     >>> import tempfile
     >>> from scale_invariant_attention.data import get_encoding
@@ -55,12 +80,12 @@ def save_for_transformers(
     """
     folder = Path(folder).absolute()
     check_replaceable(folder)
-    tokenizer = None if encoding is None else exported_tokenizer(encoding)
+    tokenizer = None if encoding is None else tokenizer_for(encoding)
     start = document_start if encoding is None else encoding.document_start
     wrapped = ScaleInvariantGPTForCausalLM.of(
         model, bos_token_id=start, eos_token_id=start, pad_token_id=start
     )
-    card = model_card(model.config, None if encoding is None else encoding.name, provenance or {})
+    card = _model_card(model.config, None if encoding is None else encoding.name, provenance or {})
     folder.parent.mkdir(parents=True, exist_ok=True)
     clear_partial(folder.parent, glob.escape(folder.name))
     with write_folder(folder) as partial:
@@ -69,26 +94,26 @@ def save_for_transformers(
             tokenizer.save_pretrained(partial)
         (partial / CARD).write_text(card)
         for path in partial.iterdir():
-            # Weights come readable for their owner alone.
+            # Weights are written readable by their owner alone.
             shutil.copymode(partial / CONFIG, path)
 
 
 def open_from_transformers(folder: str | os.PathLike[str]) -> GPT:
-    """The model of a folder that transformers saved, as one of ours; ``save_pretrained`` saves it.
+    """Open a GPT from a folder that transformers saved.
 
-    Weights that are missing, superfluous or of another shape are refused, where transformers starts
-    them anew.
+    Unlike transformers, which initialises them, this refuses weights that are missing, unexpected or of
+    another shape.
     """
     folder = Path(folder)
     if _model_type(folder) != MODEL_TYPE:
         raise ValueError(
-            f"{folder} must be a folder of transformers with the model_type {MODEL_TYPE!r}, got "
+            f"{folder} must be a transformers folder with the model_type {MODEL_TYPE!r}, got "
             f"{_model_type(folder)!r}"
         )
-    model, found = ScaleInvariantGPTForCausalLM.from_pretrained(
+    model, report = ScaleInvariantGPTForCausalLM.from_pretrained(
         folder, local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True
     )
-    wrong = {name: sorted(map(str, which)) for name, which in found.items() if which}
+    wrong = {name: sorted(map(str, which)) for name, which in report.items() if which}
     if wrong:
         raise ValueError(f"the weights in {folder} do not fit its configuration: {wrong}")
     gpt: GPT = model.gpt
@@ -96,17 +121,16 @@ def open_from_transformers(folder: str | os.PathLike[str]) -> GPT:
 
 
 def check_replaceable(folder: Path) -> None:
-    """Refuse to put an export where anything is but an earlier one."""
+    """Refuse a folder that exists and is not an earlier export."""
     if not folder.exists():
         return
     if not folder.is_dir():
-        raise FileExistsError(f"{folder} is a file; give a folder for the export")
+        raise FileExistsError(f"{folder} is a file; pass a folder for the export")
     names = sorted(path.name for path in folder.iterdir())
     others = [name for name in names if not WRITTEN.fullmatch(name)]
     if others or (names and _model_type(folder) != MODEL_TYPE):
         raise FileExistsError(
-            f"{folder} holds something else than an export, {(others or names)[0]!r} for one; give "
-            f"another folder"
+            f"{folder} holds more than an export, such as {(others or names)[0]!r}; pass another folder"
         )
 
 
@@ -118,3 +142,36 @@ def _model_type(folder: Path) -> str | None:
     except ValueError as error:
         raise ValueError(f"{folder / CONFIG} is not JSON: {error}") from error
     return str(config.get("model_type")) if isinstance(config, dict) else None
+
+
+def _model_card(
+    config: GPTConfig, encoding_name: str | None, provenance: Mapping[str, Any]
+) -> str:
+    """The model card, as Markdown.
+
+    >>> print(_model_card(GPTConfig.preset("mini"), "bytes", {"seed": 0}).splitlines()[6])
+    # A GPT with the scheme scale-invariant-p-rope
+    """
+    trained = (
+        "Its training length is unknown."
+        if config.train_length is None
+        else f"It was trained at {config.train_length:,} tokens, and accepts any length."
+    )
+    return _CARD.format(
+        title=f"A GPT with the scheme {config.scheme}",
+        sentence=(
+            f"{config.layers} layers, {config.width} wide, {config.heads} heads, "
+            f"{config.vocab_size:,} tokens; scheme options {json.dumps(config.scheme_options)}. "
+            f"{trained}"
+        ),
+        more_imports="" if encoding_name is None else ", AutoTokenizer",
+        more_lines=(
+            "" if encoding_name is None else '\ntokenizer = AutoTokenizer.from_pretrained(".")'
+        ),
+        tokens=(
+            "The folder holds no tokenizer."
+            if encoding_name is None
+            else f"Text is encoded with: {encoding_name}."
+        ),
+        provenance=json.dumps(dict(provenance), indent=2),
+    )

@@ -1,15 +1,16 @@
-"""The mask function: which tokens a call's queries and keys are, in memory linear in their number.
+"""The mask function, which describes a call's tokens in memory linear in their number.
 
-transformers makes masks before the layers run, from indices: tokens are numbered as they were fed, and a
-cache tells which of them its keys are. What attention needs of that travels to the layers as a mask
-does, a tensor with four dimensions, ``[batch, 1, rows, queries + keys]`` of int64, with these rows:
+transformers builds masks before the layers run, from indices: tokens are numbered in the order they were
+fed, and the cache says which of them its keys are. The description travels to the layers in place of a
+mask, as a tensor with four dimensions, ``[batch, 1, rows, queries + keys]`` of int64, with these rows:
 
-    INDEX      the number of each token in its row of the batch, padding included
-    COUNT      its number among those that are not padding
+    INDEX      the index of each token in its row of the batch, padding included
+    COUNT      its index with padding left out
     DOCUMENT   the number of its document, or HIDDEN for padding
-    WINDOW     the sliding window; without one there is no such row
+    WINDOW     the sliding window; absent if there is none
 
-The last dimension is longer than the number of keys, so it cannot be taken for a mask of pairs.
+The last dimension exceeds the number of keys, so it cannot be mistaken for a mask of pairs. Users may
+also pass a mask of pairs, ``[batch, 1, queries, keys]``, which is converted if rows can express it.
 """
 
 from collections.abc import Callable
@@ -40,65 +41,73 @@ def attention_mask(
     device: torch.device | str = "cpu",
     **ignored: Any,
 ) -> Tensor:
-    """What transformers calls instead of making a mask of pairs; the arguments are its own."""
+    """The rows of a call; transformers calls this instead of building a mask of pairs."""
     if use_vmap:
         raise NotImplementedError(
             "scale_invariant attention is causal, and this model changes its mask with a function of "
             "its own (or_mask_function or and_mask_function, as for images or bidirectional "
-            "attention): take another attn_implementation for it"
+            "attention): use another attn_implementation for it"
         )
     queries = torch.arange(q_length, device=device) + q_offset
     keys = torch.arange(kv_length, device=device) + kv_offset
-    documents = _documents(mask_function, batch_size, keys)
+    documents = _documents_of_mask_function(mask_function, batch_size, keys)
     counts, documents = _without_padding(attention_mask, keys, documents)
-    # Queries are among the keys: their own tokens are attended to as well.
-    place = queries - kv_offset
+    # Queries attend to their own tokens, so they are among the keys.
+    query_index = queries - kv_offset
     rows = [keys.expand(batch_size, -1), counts, documents]
-    parts = [torch.cat([row[:, place], row], dim=1) for row in rows]
+    parts = [torch.cat([row[:, query_index], row], dim=1) for row in rows]
     if local_size is not None:
         parts.append(torch.full_like(parts[0], local_size))
     return torch.stack(parts, dim=1).unsqueeze(1)
 
 
-def _documents(mask_function: MaskFunction, batch: int, keys: Tensor) -> Tensor:
-    """The runs of tokens of which each sees the one before it, numbered, ``[batch, keys]``.
+def from_full_mask(mask: Tensor, batch: int, queries: int, keys: int, window: int | None) -> Tensor:
+    """The rows INDEX, COUNT and DOCUMENT of a mask of pairs, ``[batch, 3, queries + keys]``.
 
-    For packed sequences these are the sequences, for chunked attention the chunks.
+    The mask must be causal, with padding, documents and a window. All pairs are compared, which takes
+    as much memory as the mask itself.
+
+    >>> pairs = torch.ones(4, 4, dtype=torch.bool).tril()
+    >>> pairs[2:, :2] = False  # the last two tokens are another document
+    >>> from_full_mask(pairs[None, None], 1, 4, 4, None)[0, 2, 4:]
+    tensor([0, 0, 1, 1])
     """
-    numbers = torch.arange(batch, device=keys.device).unsqueeze(-1)
-    head = torch.zeros_like(numbers)
-    earlier, later = keys[:-1].unsqueeze(0), keys[1:].unsqueeze(0)
-    require(
-        ~mask_function(numbers, head, earlier, later).any(),
-        "scale_invariant attention is causal, and this model's mask lets tokens see later ones, as in "
-        "encoders, cross-attention and blocks of image tokens: take another attn_implementation for it",
-    )
-    begins = ~mask_function(numbers, head, later, earlier).expand(batch, -1)
-    return torch.nn.functional.pad(begins.long().cumsum(1), (1, 0))
-
-
-def _without_padding(
-    attention_mask: Tensor | None, keys: Tensor, documents: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Tokens counted without padding, and documents with padding HIDDEN, ``[batch, keys]`` each."""
-    if attention_mask is None:
-        return keys.expand_as(documents), documents
-    shown = attention_mask.to(documents.device, torch.bool)
-    if shown.ndim != 2 or shown.shape[0] != documents.shape[0]:
-        raise ValueError(
-            f"attention_mask must be [batch, tokens] with batch {documents.shape[0]}, "
-            f"got shape {tuple(shown.shape)}"
+    allowed = _allowed_pairs(mask, batch, queries, keys)
+    index = torch.arange(keys, device=mask.device)
+    query_index = index[keys - queries :]
+    visible = allowed.any(1)
+    if queries != keys:
+        require(
+            visible[:, -1].any(),
+            "attention_mask with four dimensions must show the last key to a query: queries are taken "
+            "to be the last tokens, which they are not in a static cache; pass a mask [batch, tokens], "
+            "or another cache",
         )
-    # A static cache has room for tokens that the mask does not reach yet.
-    counts = shown.long().cumsum(1) - 1
-    within = keys < shown.shape[1]
-    reached = keys.clamp(max=shown.shape[1] - 1)
-    visible = shown[:, reached] & within
-    return counts[:, reached], documents.masked_fill(~visible, HIDDEN)
+    documents = (
+        _documents_of_pairs(allowed, visible)
+        if queries == keys
+        else torch.zeros_like(visible).long()
+    )
+    counts = visible.long().cumsum(1) - 1
+    rebuilt = (query_index.unsqueeze(1) >= index) & visible.unsqueeze(1)
+    rebuilt = rebuilt & (documents[:, query_index].unsqueeze(2) == documents.unsqueeze(1))
+    if window is not None:
+        rebuilt = rebuilt & (query_index.unsqueeze(1) - index < window)
+    # What padding sees does not matter.
+    same = (rebuilt == allowed) | ~visible[:, query_index].unsqueeze(2)
+    require(
+        same.all(),
+        "attention_mask with four dimensions must be causal, with padding, contiguous documents and "
+        f"the layer's window (sliding_window={window}): scale_invariant attention supports no other "
+        "pattern; pass a mask [batch, tokens], or position_ids that restart with every document",
+    )
+    documents = documents.masked_fill(~visible, HIDDEN)
+    rows = torch.stack([index.expand(batch, -1), counts, documents], dim=1)
+    return torch.cat([rows[..., query_index], rows], dim=-1)
 
 
 def require(condition: Tensor, message: str) -> None:
-    """Refuse what a tensor says is wrong: at once on a CPU, later where looking would stall a device."""
+    """Raise unless `condition` holds: immediately on a CPU, asynchronously where a check would stall."""
     if condition.is_meta:
         return
     if holds_values(condition) and condition.device.type == "cpu":
@@ -106,3 +115,68 @@ def require(condition: Tensor, message: str) -> None:
             raise ValueError(message)
     else:
         torch._assert_async(condition, message)
+
+
+def _documents_of_mask_function(mask_function: MaskFunction, batch: int, keys: Tensor) -> Tensor:
+    """Numbered runs of tokens in which each sees the one before it, ``[batch, keys]``.
+
+    These are the sequences of a packed batch, or the chunks of chunked attention.
+    """
+    batch_index = torch.arange(batch, device=keys.device).unsqueeze(-1)
+    head = torch.zeros_like(batch_index)
+    earlier, later = keys[:-1].unsqueeze(0), keys[1:].unsqueeze(0)
+    require(
+        ~mask_function(batch_index, head, earlier, later).any(),
+        "scale_invariant attention is causal, and this model's mask lets tokens see later ones, as in "
+        "encoders, cross-attention and blocks of image tokens: use another attn_implementation for it",
+    )
+    starts = ~mask_function(batch_index, head, later, earlier).expand(batch, -1)
+    return torch.nn.functional.pad(starts.long().cumsum(1), (1, 0))
+
+
+def _documents_of_pairs(allowed: Tensor, visible: Tensor) -> Tensor:
+    """Numbered documents ``[batch, keys]``: a token that cannot see the last visible one starts one."""
+    batch, length = visible.shape
+    index = torch.arange(length, device=visible.device).expand(batch, -1)
+    last = index.masked_fill(~visible, -1).cummax(1).values
+    before = torch.nn.functional.pad(last[:, :-1], (1, 0), value=-1)
+    sees = allowed.gather(2, before.clamp(min=0).unsqueeze(2)).squeeze(2)
+    return (visible & (before >= 0) & ~sees).long().cumsum(1)
+
+
+def _without_padding(
+    attention_mask: Tensor | None, keys: Tensor, documents: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The rows COUNT and DOCUMENT, ``[batch, keys]`` each."""
+    if attention_mask is None:
+        return keys.expand_as(documents), documents
+    real = attention_mask.to(documents.device, torch.bool)
+    if real.ndim != 2 or real.shape[0] != documents.shape[0]:
+        raise ValueError(
+            f"attention_mask must be [batch, tokens] with batch {documents.shape[0]}, "
+            f"got shape {tuple(real.shape)}"
+        )
+    # A static cache has room for tokens that the mask does not cover yet.
+    counts = real.long().cumsum(1) - 1
+    covered = keys.clamp(max=real.shape[1] - 1)
+    visible = real[:, covered] & (keys < real.shape[1])
+    return counts[:, covered], documents.masked_fill(~visible, HIDDEN)
+
+
+def _allowed_pairs(mask: Tensor, batch: int, queries: int, keys: int) -> Tensor:
+    """Visible pairs, bool ``[batch, queries, keys]``: True in a bool mask, 0 in a float mask."""
+    fits = mask.shape[0] in (1, batch) and tuple(mask.shape[1:]) == (1, queries, keys)
+    if not fits or not (mask.dtype == torch.bool or mask.dtype.is_floating_point):
+        raise ValueError(
+            f"attention_mask must be [batch, tokens], or [{batch} or 1, 1, {queries}, {keys}] of bool "
+            f"or float, got {mask.dtype} of shape {tuple(mask.shape)}"
+        )
+    pairs = mask[:, 0].expand(batch, -1, -1)
+    if mask.dtype == torch.bool:
+        return pairs
+    require(
+        ((pairs == 0) | (pairs <= torch.finfo(mask.dtype).min / 2)).all(),
+        "attention_mask of floats must hold 0 for visible pairs and the dtype's minimum or -inf for "
+        "hidden ones: scale_invariant attention supports no other bias",
+    )
+    return pairs == 0

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from ..attention.numerics import holds_values
-from .full_masks import from_full_mask
-from .masks import COUNT, DOCUMENT, HIDDEN, INDEX, WINDOW, require
+from .masks import COUNT, DOCUMENT, HIDDEN, INDEX, WINDOW, from_full_mask, require
 
 # Beyond any position, and twice as far still an integer of 64 bits.
 FAR = 2**61

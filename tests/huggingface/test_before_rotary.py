@@ -152,7 +152,9 @@ def test_a_rotary_of_another_form_is_not_taken_for_none(monkeypatch):
     """What cannot be known is missing, and all else is there."""
     model, tokens = tiny("llama"), some_tokens(2, LENGTH)
     known = seen(model, tokens)
-    monkeypatch.setattr("scale_invariant_attention.huggingface.unrotated._unmoved", lambda _: None)
+    monkeypatch.setattr(
+        "scale_invariant_attention.huggingface.capture._at_position_zero", lambda _: None
+    )
     unknown = seen(model, tokens)
     assert all(torch.equal(a.query, b.query) for a, b in zip(known, unknown, strict=True))
     with pytest.raises(NotImplementedError, match="layer 0 are not known before rotary"):

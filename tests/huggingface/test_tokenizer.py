@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, TextIteratorStreamer
 
 from scale_invariant_attention.data import get_encoding
-from scale_invariant_attention.huggingface.byte_tokenizer import byte_tokenizer
+from scale_invariant_attention.huggingface.tokenizer import byte_tokenizer
 
 # What looks like the library's own way to write bytes, and like special tokens of others.
 ODD = [
