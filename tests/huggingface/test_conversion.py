@@ -3,6 +3,7 @@
 import copy
 import json
 import warnings
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -11,7 +12,18 @@ from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 
 from scale_invariant_attention import huggingface, schemes
 from scale_invariant_attention.huggingface.settings import KEY
-from scale_invariant_attention.schemes import ProportionalRoPE, TruncatedRoPE, YaRN
+from scale_invariant_attention.schemes import (
+    NTK,
+    ALiBi,
+    LogN,
+    ProportionalRoPE,
+    RoPE,
+    ScaleInvariant,
+    Scheme,
+    TruncatedRoPE,
+    YaRN,
+    YaRNTemperature,
+)
 
 LENGTH = 20
 
@@ -124,7 +136,7 @@ def test_without_this_package_a_saved_model_is_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_another_attention_when_loading_is_warned_of(family, tmp_path):
     converted(family).save_pretrained(tmp_path)
-    with pytest.warns(UserWarning, match="'eager' leaves out the scheme 'scale-invariant-p-rope'"):
+    with pytest.warns(UserWarning, match="'eager' ignores the scheme 'scale-invariant-p-rope'"):
         AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -209,15 +221,89 @@ def test_damaged_settings_are_refused(tmp_path):
         huggingface.convert(model)
 
 
+@dataclass(frozen=True)
+class OwnRotary(RoPE):
+    """A rotary that transformers does not have."""
+
+    def frequencies(self, head_dim, context_length):
+        return super().frequencies(head_dim, context_length).flip(0)
+
+
+OWN_SCHEMES = {
+    "rope with alibi": (Scheme(RoPE(), distance=ALiBi()), {}, "default"),
+    "another base": (Scheme(RoPE(500.0), distance=ScaleInvariant(3.0)), {}, "default"),
+    "ntk with the transform": (Scheme(NTK(16), distance=ScaleInvariant()), {}, "dynamic"),
+    "yarn with alibi": (
+        Scheme(YaRN(16), YaRNTemperature(16), ALiBi()),
+        {"factor": 4.0},
+        "yarn",
+    ),
+    "yarn with logn": (Scheme(YaRN(16), LogN(16)), {"factor": 4.0}, "yarn"),
+    "rotary alone": (Scheme(ProportionalRoPE(0.25)), {}, "proportional"),
+}
+
+
+@pytest.fixture
+def registered():
+    """Registers schemes for one test."""
+    names = []
+
+    def register(name, scheme):
+        names.append(name.replace(" ", "-"))
+        schemes.register(schemes.NamedScheme(names[-1], lambda: scheme))
+        return names[-1]
+
+    yield register
+    for name in names:
+        schemes.unregister(name)
+
+
+@pytest.mark.parametrize("case", OWN_SCHEMES)
+def test_a_registered_scheme_is_recognised_by_its_slots(case, registered, tmp_path):
+    scheme, options, rope_type = OWN_SCHEMES[case]
+    model = converted(scheme=registered(case, scheme), **options)
+    rotary = model.config.rope_parameters
+    assert rotary["rope_type"] == rope_type
+    assert rotary["rope_theta"] == scheme.rotary.base
+    # transformers applies YaRN's temperature with the rotary, and leaves it out for other scales.
+    if rope_type == "yarn":
+        assert ("attention_factor" in rotary) == isinstance(scheme.query_scale, LogN)
+        layer = model.model.layers[0].self_attn.position_scheme
+        assert (layer.query_scale is not None) == isinstance(scheme.query_scale, LogN)
+    ours = model.config._attn_implementation == "scale_invariant"
+    assert ours == (case != "rotary alone")
+    length = 48 if rope_type == "dynamic" else LENGTH
+    ids = some_tokens(1, length)
+    out = logits(model, ids)
+    assert not torch.equal(out, logits(tiny(), ids))
+    assert torch.equal(logits(saved_and_loaded(model, tmp_path), ids), out)
+
+
+def test_a_scheme_that_transformers_cannot_express_is_refused(registered):
+    model = tiny()
+    before = logits(model)
+    own = registered("own-rotary", Scheme(OwnRotary(), distance=ALiBi()))
+    with pytest.raises(NotImplementedError, match=r"'own-rotary' has the rotary OwnRotary\("):
+        huggingface.convert(model, own)
+    by_context = registered("by-context", Scheme(RoPE(), YaRNTemperature(16)))
+    with pytest.raises(NotImplementedError, match="depends on the context length"):
+        huggingface.convert(model, by_context)
+    assert torch.equal(logits(model), before)
+
+
 @pytest.mark.parametrize(
     ("named", "error", "message"),
     [
         ({"scheme": "scale-invariant"}, ValueError, "did you mean"),
         ({"taw": 3}, TypeError, "no option 'taw'.*did you mean 'tau'"),
         ({"scheme": "rope", "tau": 3.0}, TypeError, "no option 'tau'"),
-        ({"scheme": "logn-rope", "counts": "context"}, TypeError, "no option 'counts'"),
+        (
+            {"scheme": "logn-rope", "counts": "context"},
+            NotImplementedError,
+            "depends on the context length",
+        ),
         ({"tau": -1.0}, ValueError, "tau"),
-        ({"tau": [1.0, 2.0]}, ValueError, "one a head, 4, got 2"),
+        ({"tau": [1.0, 2.0]}, ValueError, "one per head, 4, got 2"),
         ({"tau": [1.0] * 4, "learn_tau": True}, ValueError, "one number with learn_tau"),
         ({"tau": torch.ones(4)}, TypeError, "tau"),
         ({"fraction": 0.01}, ValueError, "fraction"),

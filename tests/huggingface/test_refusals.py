@@ -86,14 +86,14 @@ def test_a_model_that_the_settings_of_another_were_given_to():
     model = tiny()
     model.config.update(converted().config.to_dict())
     model.set_attn_implementation("scale_invariant")
-    with pytest.raises(ValueError, match=r"was not.*build it from such a config"):
+    with pytest.raises(ValueError, match=r"but it was not.*build it from its config"):
         model(some_tokens(1, 5))
 
 
 def test_a_part_of_a_model():
     whole = tiny()
     with pytest.raises(
-        NotImplementedError, match=r"LlamaModel may be a part.*convert the whole one"
+        NotImplementedError, match=r"LlamaModel may be part of.*convert the whole model"
     ):
         huggingface.convert(whole.model)
     assert "scale_invariant_attention" not in whole.config.to_dict()

@@ -11,6 +11,7 @@ from .. import huggingface
 from ..data import Encoding, TokenStream, get_encoding
 from ..data.encoding import DOCUMENT_START, KEPT
 from ..huggingface.settings import read
+from ..schemes import ScaleInvariant
 from ..training.corpus import STANDARD_LIBRARY, open_corpus
 from .diagnosed import Diagnosed, of_gpt
 from .subject import LENGTHS
@@ -67,7 +68,8 @@ def _of_another(model: Any) -> dict[str, Any]:
         "source": partial(huggingface.transformers_scores, model),
         "title": f"Attention of {_name(model)}",
         "config": json.loads(model.config.to_json_string()),
-        "scale_invariant": settings is not None and settings.scheme.startswith("scale-invariant"),
+        "scale_invariant": settings is not None
+        and isinstance(settings.scheme.distance, ScaleInvariant),
         # Whatever it does with queries and keys, a calibration brings scores to unit variance.
         "qk_norm": False,
         "transformers": True,
@@ -77,7 +79,7 @@ def _of_another(model: Any) -> dict[str, Any]:
 def _name(model: Any) -> str:
     """The family, and the scheme that it has here."""
     settings = read(model.config)
-    scheme = model.config.scheme if _is_ours(model) else settings and settings.scheme
+    scheme = model.config.scheme if _is_ours(model) else settings and settings.scheme_name
     return f"{model.config.model_type} with {scheme}" if scheme else str(model.config.model_type)
 
 

@@ -78,8 +78,8 @@ def _slots(module: nn.Module) -> Slots:
     settings = read(getattr(module, "config", None))
     if settings is not None and settings.uses_our_attention:
         raise ValueError(
-            f"the config says that this model was converted to {settings.scheme!r}, and it was not: "
-            "convert(model, ...) it, or build it from such a config with from_config"
+            f"the config says that this model was converted to {settings.scheme_name!r}, but it was "
+            "not: convert it with convert(model, ...), or build it from its config with from_config"
         )
     return DEFAULT_SLOTS
 

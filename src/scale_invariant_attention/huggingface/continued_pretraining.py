@@ -256,10 +256,10 @@ def _training_arguments(
 
 
 def _described(model: Any, corpus: TokenSource, recipe: PretrainingRecipe) -> dict[str, Any]:
-    scheme = held.read(model.config)
+    settings = held.read(model.config)
     return {
         "recipe": asdict(recipe),
-        "scheme": None if scheme is None else asdict(scheme),
+        "scheme": None if settings is None else settings.to_dict(),
         "model": _fingerprint(model),
         "corpus": {"tokens": len(corpus), "vocab_size": corpus.vocab_size},
     }

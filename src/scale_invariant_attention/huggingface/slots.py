@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import schemes
 from ..attention import DistanceAffine, distance_affine_attention, scale_invariant_attention
 from ..attention.numerics import compute_dtype
 from ..schemes import Places, Scheme
@@ -135,15 +134,8 @@ def _in_dtype(gain: Tensor, bias: Tensor, query: Tensor) -> DistanceAffine:
 
 def slots_for(settings: Settings, heads: int, layer: int) -> Slots:
     """The slots of one layer."""
-    options = dict(settings.options)
-    tau = options.get("tau")
-    by_head = tau if isinstance(tau, list) else None
-    if by_head is not None:
-        del options["tau"]
-    options = {name: options[name] for name in options if name in schemes.options(settings.scheme)}
-    scheme = schemes.get(settings.scheme, **options)
     calibration = {name: layers[layer] for name, layers in (settings.calibration or {}).items()}
-    return Slots(scheme, heads, tau=by_head, **calibration)
+    return Slots(settings.attention_scheme, heads, tau=settings.head_taus, **calibration)
 
 
 def fill(module: nn.Module, settings: Settings | None) -> None:
@@ -179,10 +171,10 @@ def _warn_of_other_attention(config: Any, settings: Settings) -> None:
     implementation = config._attn_implementation
     named = implementation is not None and IMPLEMENTATION not in implementation
     if named and settings.uses_our_attention:
-        # The same words from every layer, which Python shows once.
+        # The same message from every layer, which Python shows once.
         warnings.warn(
-            f"attn_implementation={implementation!r} leaves out the scheme {settings.scheme!r} that "
-            f"this model was converted to: load it without the argument, or with {IMPLEMENTATION!r}",
+            f"attn_implementation={implementation!r} ignores the scheme {settings.scheme_name!r} of "
+            f"this converted model: load it without the argument, or with {IMPLEMENTATION!r}",
             stacklevel=2,
         )
 
