@@ -98,7 +98,7 @@ def test_the_tokens_of_published_shards_are_those_of_gpt_2(tmp_path):
     ("words", "message"),
     [
         (("nowhere", "--to", "hf"), "there is no folder nowhere"),
-        (("nowhere", "--to", "sia"), "must be a folder of transformers"),
+        (("nowhere", "--to", "sia"), "must be a transformers folder"),
     ],
 )
 def test_what_cannot_be_exported(words, message, tmp_path):
@@ -117,7 +117,7 @@ def test_a_tokenizer_has_no_place_in_a_saved_model_of_ours(tmp_path):
 def test_a_folder_with_something_else_is_refused_before_anything_is_read(tmp_path):
     (tmp_path / "mine").write_text("")
     done = run("nowhere", "--to", "hf", "-o", tmp_path)
-    assert "holds something else than an export" in done.stderr
+    assert "holds more than an export" in done.stderr
 
 
 def test_without_transformers_the_command_says_what_to_install(trained, tmp_path, monkeypatch):

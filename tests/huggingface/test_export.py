@@ -75,7 +75,7 @@ def test_an_export_is_replaced_and_nothing_else(tmp_path):
     with pytest.raises(FileExistsError, match=r"notes\.txt"):
         save_for_transformers(mini(), folder)
     mini().save_pretrained(tmp_path / "ours")
-    with pytest.raises(FileExistsError, match="something else than an export"):
+    with pytest.raises(FileExistsError, match="holds more than an export"):
         save_for_transformers(mini(), tmp_path / "ours")
     with pytest.raises(FileExistsError, match="is a file"):
         save_for_transformers(mini(), folder / "notes.txt")

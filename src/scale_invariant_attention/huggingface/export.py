@@ -144,9 +144,7 @@ def _model_type(folder: Path) -> str | None:
     return str(config.get("model_type")) if isinstance(config, dict) else None
 
 
-def _model_card(
-    config: GPTConfig, encoding_name: str | None, provenance: Mapping[str, Any]
-) -> str:
+def _model_card(config: GPTConfig, encoding_name: str | None, provenance: Mapping[str, Any]) -> str:
     """The model card, as Markdown.
 
     >>> print(_model_card(GPTConfig.preset("mini"), "bytes", {"seed": 0}).splitlines()[6])
