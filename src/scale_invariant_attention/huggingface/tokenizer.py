@@ -58,7 +58,7 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     return _fast_tokenizer(tokenizer, DOCUMENT_START)
 
 
-def _fast_tokenizer(tokenizer: Tokenizer, document_start: str) -> PreTrainedTokenizerFast:
+def _fast_tokenizer(tokenizer: Tokenizer, document_start: str | None) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=document_start,
