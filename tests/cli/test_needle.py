@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from scale_invariant_attention.cli import app
 from scale_invariant_attention.data import get_encoding, standard_library
 from scale_invariant_attention.data.needles import NeedleFormat, NeedleTask
-from scale_invariant_attention.evaluation.needles import find_needles
+from scale_invariant_attention.evaluation.retrieval import find_needles
 from scale_invariant_attention.model import GPT, GPTConfig
 from scale_invariant_attention.training import recipe, train
 

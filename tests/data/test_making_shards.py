@@ -22,7 +22,7 @@ from scale_invariant_attention.data import (
     text_files,
 )
 from scale_invariant_attention.data.shards import RECORD
-from scale_invariant_attention.data.splits import side
+from scale_invariant_attention.data.tokens import side
 
 BYTES = get_encoding("bytes")
 

@@ -2,7 +2,7 @@ import hashlib
 
 import pytest
 
-from scale_invariant_attention.data.splits import check_share, check_split, side
+from scale_invariant_attention.data.tokens import check_share, check_split, side
 
 
 def test_the_share_is_about_as_asked():

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from scale_invariant_attention.data.needles import Needle, NeedleFormat
-from scale_invariant_attention.evaluation.needle_scores import Share, found
+from scale_invariant_attention.evaluation.retrieval import Share, found
 
 NEEDLES = tuple(
     Needle(city, number, (0, 1), (0, 1))

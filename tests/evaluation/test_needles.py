@@ -7,7 +7,7 @@ import torch
 
 from scale_invariant_attention.data import get_encoding, standard_library
 from scale_invariant_attention.data.needles import NeedleFormat, NeedleTask
-from scale_invariant_attention.evaluation.needles import (
+from scale_invariant_attention.evaluation.retrieval import (
     NeedleResult,
     accuracy,
     accuracy_by_depth,

@@ -11,9 +11,14 @@ from two_processes import SIZE, interrupted_after, main, stopped_after
 from scale_invariant_attention.model import GPT, GPTConfig
 from scale_invariant_attention.training import build_optimisers, loop, optimisers, train
 from scale_invariant_attention.training.muon import Muon
-from scale_invariant_attention.training.parallel import Sharded
+from scale_invariant_attention.training.parallel import (
+    Sharded,
+    load_whole,
+    part_like,
+    whole,
+    whole_on_first,
+)
 from scale_invariant_attention.training.ranks import open_ranks
-from scale_invariant_attention.training.sharding import load_whole, part_like, whole, whole_on_first
 
 # Three heads, and 257 rows of embedding and head, cannot be divided evenly by two.
 CONFIG = tiny_config(

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from scale_invariant_attention.data import standard_library, write_shard
-from scale_invariant_attention.training.corpus import corpus_encoding, open_corpus
+from scale_invariant_attention.training.training_data import corpus_encoding, open_corpus
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from scale_invariant_attention.training.devices import find_device
+from scale_invariant_attention.training.ranks import find_device
 
 
 @pytest.fixture

@@ -282,7 +282,9 @@ def test_a_save_that_fails_costs_no_checkpoint(whole, tmp_path):
             resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
 
     try:
-        with pytest.raises(CheckpointNotSavedError, match=r"the last one .*/step-00000002"):
+        with pytest.raises(
+            CheckpointNotSavedError, match=r"the last saved checkpoint .*/step-00000002"
+        ):
             train(tiny_config(), tmp_path, watch=watch)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

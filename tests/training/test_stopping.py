@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from scale_invariant_attention.training.stopping import StopRequest
+from scale_invariant_attention.training.loop import StopRequest
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

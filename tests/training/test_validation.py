@@ -4,8 +4,8 @@ from position_models import LossIsPosition, LossIsTarget
 
 from scale_invariant_attention.data import SameTokens, standard_library
 from scale_invariant_attention.evaluation import loss_by_length
+from scale_invariant_attention.training.loop import validation_losses
 from scale_invariant_attention.training.ranks import Ranks
-from scale_invariant_attention.training.validation import validation_losses
 
 CPU = torch.device("cpu")
 TOKENS = SameTokens(standard_library("validation"), (512, 4096), at_most=65_536)

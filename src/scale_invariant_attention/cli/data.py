@@ -41,7 +41,7 @@ from ..data import (
 from ..data.encoding import DOCUMENT_START
 from ..data.making_shards import SHARD_TOKENS, Made
 from ..data.shards import split_of, vocabulary_of
-from ..data.splits import SPLITS
+from ..data.tokens import SPLITS
 from .errors import plain_errors
 from .page import Page
 

@@ -17,7 +17,7 @@ from ..data import TokenStream, spread_windows
 from ..files import check_writable, replace_file
 from ..lab.reporting.attention_figures import draw_diagnosis
 from ..provenance import provenance
-from ..training.devices import find_device
+from ..training.ranks import find_device
 from .diagnosed import Diagnosed, open_diagnosed
 from .errors import plain_errors
 from .meter import meter

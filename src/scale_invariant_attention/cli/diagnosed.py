@@ -15,8 +15,8 @@ from ..model import GPT
 from ..model.storage import MODEL_TYPE
 from ..schemes import ScaleInvariant
 from ..training import open_trained
-from ..training.corpus import open_corpus
 from ..training.runs import CONFIG
+from ..training.training_data import open_corpus
 from .subject import beside, described, own_data, own_lengths
 
 

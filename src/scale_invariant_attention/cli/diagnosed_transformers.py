@@ -12,7 +12,7 @@ from ..data import Encoding, TokenStream, get_encoding
 from ..data.encoding import DOCUMENT_START, KEPT
 from ..huggingface.settings import read
 from ..schemes import ScaleInvariant
-from ..training.corpus import STANDARD_LIBRARY, open_corpus
+from ..training.training_data import STANDARD_LIBRARY, open_corpus
 from .diagnosed import Diagnosed, of_gpt
 from .subject import LENGTHS
 

@@ -16,8 +16,8 @@ from ..files import check_writable, replace_file
 from ..lab.reporting.evaluation_figures import draw_loss_by_position
 from ..provenance import provenance
 from ..training import TrainedModel, open_trained
-from ..training.corpus import open_corpus
-from ..training.devices import find_device
+from ..training.ranks import find_device
+from ..training.training_data import open_corpus
 from .errors import plain_errors
 from .meter import meter
 from .page import Page

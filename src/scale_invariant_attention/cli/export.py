@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from ..data import Encoding
-from ..data.noted_encoding import TIKTOKEN
+from ..data.shards import TIKTOKEN
 from ..provenance import provenance
 from ..training import TrainedModel, open_trained, read_provenance
 from ..training.trained import is_checkpoint

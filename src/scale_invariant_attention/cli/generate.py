@@ -10,7 +10,7 @@ import typer
 
 from ..data import Encoding
 from ..training import open_trained
-from ..training.devices import find_device
+from ..training.ranks import find_device
 from .errors import plain_errors
 from .text import BYTES, DocumentStart, TokenizerName, text_encoding
 

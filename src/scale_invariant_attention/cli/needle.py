@@ -12,16 +12,14 @@ import typer
 from ..arguments import check_field_names
 from ..data import TokenStream
 from ..data.needles import NeedleFormat, NeedleTask
-from ..evaluation.needle_scores import Share
-from ..evaluation.needles import NeedleResult, depth_edges, find_needles, needle_table
+from ..evaluation.retrieval import NeedleResult, Share, depth_edges, find_needles, needle_table
 from ..files import check_writable, replace_file
 from ..lab.reporting.evaluation_figures import draw_needles
 from ..provenance import provenance
 from ..training import TrainedModel, open_trained
-from ..training.corpus import corpus_encoding, open_corpus
-from ..training.devices import find_device
-from ..training.fields import parse_options
-from ..training.training_data import HELD_OUT, NEEDLES
+from ..training.config import parse_options
+from ..training.ranks import find_device
+from ..training.training_data import HELD_OUT, NEEDLES, corpus_encoding, open_corpus
 from .errors import plain_errors
 from .meter import meter
 from .page import Page

@@ -17,7 +17,7 @@ from ..lab.reporting.attention import recent_shares
 from ..lab.reporting.losses import Record, losses_of, option_of, scheme_of
 from ..lab.reporting.reproduction import page_and_figures
 from ..lab.reporting.shares import needles_found, values_recalled
-from ..training.fields import parse_fields
+from ..training.config import parse_fields
 from . import reproducing as common
 from .converting import print_configurations, reproduce_conversions
 from .errors import plain_errors

@@ -21,7 +21,7 @@ from ..lab.experiments.trials import Trial
 from ..lab.experiments.workers import WorkerDiedError
 from ..lab.reporting.losses import Record, seed_rows
 from ..training import DivergedError, StoppedError, TrainingConfig
-from ..training.fields import parse_fields
+from ..training.config import parse_fields
 from ..training.ranks import FirstRankFailedError, is_first_rank
 from .errors import plain_errors
 from .page import Page

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from ..training import TrainedModel
-from ..training.corpus import STANDARD_LIBRARY
 from ..training.trained import is_checkpoint
+from ..training.training_data import STANDARD_LIBRARY
 
 LENGTHS = (256, 1024, 4096)
 

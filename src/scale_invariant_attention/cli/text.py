@@ -6,9 +6,9 @@ import typer
 
 from ..data import Encoding, get_encoding
 from ..data.encoding import DOCUMENT_START
-from ..data.noted_encoding import NotedEncoding
+from ..data.shards import NotedEncoding
 from ..training import TrainedModel
-from ..training.corpus import corpus_encoding
+from ..training.training_data import corpus_encoding
 
 BYTES = get_encoding("bytes")
 

@@ -19,7 +19,7 @@ from rich.progress import (
 )
 
 from ..training import DivergedError, StoppedError, TrainingConfig, recipe, train
-from ..training.fields import parse_fields
+from ..training.config import parse_fields
 from ..training.loop import Progress as TrainingProgress
 from ..training.ranks import FirstRankFailedError, is_first_rank
 from ..training.recipes import RECIPES

@@ -8,6 +8,7 @@ torch.Size([16, 256])
 """
 
 from .decoding import Decoder
+from .documents import HubDataset, TextFiles, text_files
 from .encoding import Encoding, get_encoding
 from .evaluation_sets import (
     SameTokens,
@@ -17,11 +18,9 @@ from .evaluation_sets import (
     spread_windows,
 )
 from .fetching import PUBLISHED, FetchError, fetch_shards
-from .hub_dataset import HubDataset
 from .making_shards import DocumentSource, make_shards
 from .shards import ShardError, check_shard, find_shards, open_shards, read_shard, write_shard
 from .standard_library import standard_library
-from .text_files import TextFiles, text_files
 from .tokens import TokenSource, TokenStream
 from .windows import Windows
 

@@ -24,8 +24,7 @@ from .shards import (
     read_record,
     read_shard,
 )
-from .splits import SPLITS, Split, check_share, side
-from .tokens import TokenArray
+from .tokens import SPLITS, Split, TokenArray, check_share, side
 
 SHARD_TOKENS = 100_000_000
 

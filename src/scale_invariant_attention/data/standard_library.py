@@ -22,8 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .encoding import Bytes, Encoding, encode_documents
-from .splits import check_split, side
-from .tokens import TokenStream
+from .tokens import TokenStream, check_split, side
 
 TESTS = frozenset({"test", "tests", "idle_test"})
 OPTIONAL = frozenset(

@@ -1,32 +1,35 @@
 """Training: steps, validation and checkpoints, which can be stopped at any moment and go on exactly."""
 
 import math
+import signal
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from itertools import islice
 from os import PathLike
 from pathlib import Path
 from time import perf_counter
+from types import FrameType
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from ..data.tasks import NOT_SCORED
+from ..evaluation.scoring import Scored, rows_at_once, token_losses
 from ..files import check_writable
 from ..model import GPT
 from .checkpoints import Tensors, find_checkpoints, latest_checkpoint, save_checkpoint
 from .config import TrainingConfig
 from .optimisers import build_optimisers, fast_in_bfloat16
-from .parallel import hold_model
+from .parallel import hold_model, load_whole, whole, whole_on_first
 from .random_state import capture_random_state, restore_random_state
 from .ranks import Ranks, open_ranks
 from .runs import CHECKPOINTS, MODEL, Run, open_run
-from .sharding import load_whole, whole, whole_on_first
-from .stopping import StopRequest
 from .trained import starting_weights
-from .training_data import open_training_data
-from .validation import validation_losses
+from .training_data import ValidationSet, open_training_data
 
 # A loss of so many times that of guessing is not going to come back.
 EXPLODED = 4.0
@@ -295,3 +298,68 @@ class _Training:
         good = next((found.path for found in checkpoints if found.damage is None), None)
         saved = f"The last good checkpoint is {good}" if good else "No checkpoint was saved before"
         return f"{saved}. Lower the learning rates or set clip_norm, and train in another folder"
+
+
+def validation_losses(model: Scored, tokens: ValidationSet, ranks: Ranks) -> dict[int, float]:
+    """The mean loss by length, in nats, the same on every rank; all must call this.
+
+    All call the model equally often: one that has but a part of the weights needs the others for each
+    call. A rank that has no batch left takes another's, and does not count it.
+
+    >>> import torch
+    >>> from scale_invariant_attention.data import SameTokens, standard_library
+    >>> from scale_invariant_attention.model import GPT, GPTConfig
+    >>> tokens = SameTokens(standard_library("validation"), (32, 64), at_most=128)
+    >>> model, alone = GPT(GPTConfig.preset("mini")), Ranks(0, 1, torch.device("cpu"))
+    >>> {length: round(loss, 3) for length, loss in validation_losses(model, tokens, alone).items()}
+    {32: 5.545, 64: 5.545}
+    """
+    losses = {}
+    for length in tokens.lengths:
+        batches = tokens.batches(length, batch_size=rows_at_once(length))
+        mine, scored = 0.0, 0
+        while turn := list(islice(batches, ranks.size)):
+            inputs, targets = turn[min(ranks.rank, len(turn) - 1)]
+            loss = float(token_losses(model, inputs, targets, ranks.device).sum())
+            if ranks.rank < len(turn):
+                mine += loss
+                scored += int((targets != NOT_SCORED).sum())
+        total, count = ranks.sum(mine, scored)
+        losses[length] = total / count
+    return losses
+
+
+class StopRequest:
+    """While it is open, SIGTERM and SIGINT are noted; a second SIGINT interrupts as ever.
+
+    `notice` is called with what is going to happen, when the first of them comes.
+
+    >>> with StopRequest(notice=print) as stop:
+    ...     signal.raise_signal(signal.SIGTERM)
+    ...     stop.requested
+    Stopping after this step, to save it.
+    True
+    """
+
+    def __init__(self, notice: Callable[[str], object] = lambda text: None) -> None:
+        self.requested = False
+        self._notice = notice
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "StopRequest":
+        # Signals belong to the main thread; a training in another one is stopped by others.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.requested and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        if not self.requested:
+            self.requested = True
+            self._notice("Stopping after this step, to save it.")

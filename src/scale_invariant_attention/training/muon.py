@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..arguments import real_number
 from ..attention.numerics import compute_dtype, without_autocast
-from .sharding import part_like, whole
+from .parallel import part_like, whole
 
 # An odd polynomial that is steep at 0: five of them bring singular values from above 0.01 to about
 # 0.7 ... 1.2, sooner than one that would converge to 1.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..arguments import real_number
 from ..model import parameter_split
 from .muon import Muon
-from .sharding import is_sharded, part_like
+from .parallel import is_sharded, part_like
 
 BETAS = (0.9, 0.95)
 MOMENTUM = 0.95

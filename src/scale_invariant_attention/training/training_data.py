@@ -7,15 +7,24 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch import Tensor
 
 from ..arguments import check_field_names
-from ..data import SameTokens, Windows
+from ..data import (
+    Encoding,
+    SameTokens,
+    TokenStream,
+    Windows,
+    open_shards,
+    standard_library,
+    text_files,
+)
 from ..data.needles import NeedleFormat, NeedleTask
 from ..data.recall import RecallTask
+from ..data.shards import BYTES, NotedEncoding, shards_encoding
 from ..data.tasks import Task, TaskBatches, TaskExamples
-from .corpus import corpus_encoding, open_corpus
 
 if TYPE_CHECKING:
     from .config import TrainingConfig
 
+STANDARD_LIBRARY = "standard-library"
 TEXT, NEEDLES, RECALL = "text", "needles", "recall"
 TASKS = (TEXT, NEEDLES, RECALL)
 # Of validation and tests, whatever the seed of a training; trainings take those behind it.
@@ -123,3 +132,42 @@ def _sizes(config: "TrainingConfig") -> dict[str, int]:
         split: len(open_corpus(config.data, split, config.vocab_size))
         for split in ("train", "validation")
     }
+
+
+def open_corpus(
+    data: str, split: str, vocab_size: int, encoding: Encoding | None = None
+) -> TokenStream:
+    """The tokens of a split, "train" or "validation", checked against the model's vocabulary.
+
+    `data` is "standard-library", "text:FOLDER" for text files, or "shards:FOLDER" for token shards. Text
+    becomes tokens by `encoding`; None is bytes.
+
+    >>> len(open_corpus("standard-library", "validation", vocab_size=256)) > 100_000
+    True
+    """
+    kind, _, place = data.partition(":")
+    if data == STANDARD_LIBRARY:
+        corpus = standard_library(split, encoding)
+    elif kind == "text" and place:
+        corpus = text_files(place, split=split, encoding=encoding or "bytes")
+    elif kind == "shards" and place:
+        corpus = open_shards(place, split)
+    else:
+        raise ValueError(
+            f"data must be {STANDARD_LIBRARY!r}, 'text:FOLDER' or 'shards:FOLDER', got {data!r}"
+        )
+    if corpus.vocab_size > vocab_size:
+        raise ValueError(
+            f"vocab_size must be at least the {corpus.vocab_size} of {data!r}, got {vocab_size}"
+        )
+    return corpus
+
+
+def corpus_encoding(data: str) -> NotedEncoding:
+    """How the text of a corpus became tokens.
+
+    >>> corpus_encoding("standard-library").name
+    'bytes'
+    """
+    kind, _, place = data.partition(":")
+    return shards_encoding(place) if kind == "shards" else BYTES

@@ -12,7 +12,7 @@ import datasets
 
 from ...data import get_encoding, standard_library
 from ...data.needles import Needle, NeedleFormat, NeedleTask
-from ...evaluation.needle_scores import found
+from ...evaluation.retrieval import found
 
 # As many as `sia needle` takes.
 EXAMPLES = 50

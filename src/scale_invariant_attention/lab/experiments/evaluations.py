@@ -12,12 +12,10 @@ from ...data import SameTokens, document_spans, spread_windows
 from ...data.needles import NeedleTask
 from ...data.recall import RecallTask
 from ...evaluation import loss_by_length, loss_by_position
-from ...evaluation.needles import depth_edges, find_needles, needle_table
-from ...evaluation.recall import recall_accuracy
+from ...evaluation.retrieval import depth_edges, find_needles, needle_table, recall_accuracy
 from ...model import GPT
 from ...training import TrainingConfig
-from ...training.corpus import open_corpus
-from ...training.training_data import HELD_OUT, open_task
+from ...training.training_data import HELD_OUT, open_corpus, open_task
 
 
 class Evaluation(Protocol):

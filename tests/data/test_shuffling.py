@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from scale_invariant_attention.data.permutation import Permutation
+from scale_invariant_attention.data.windows import Permutation
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 6, 7, 10, 99, 100, 101, 1000, 65_537])

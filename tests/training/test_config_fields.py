@@ -3,7 +3,7 @@ from dataclasses import fields
 import pytest
 
 from scale_invariant_attention.training import TrainingConfig
-from scale_invariant_attention.training.fields import option_of, parse_fields
+from scale_invariant_attention.training.config import option_of, parse_fields
 
 WORDS = {
     "scheme": "rope",

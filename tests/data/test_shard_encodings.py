@@ -7,7 +7,7 @@ import pytest
 from small_tokenizers import END, OTHER, SENTENCES, byte_level
 
 from scale_invariant_attention.data import TextFiles, get_encoding, make_shards, write_shard
-from scale_invariant_attention.data.noted_encoding import BYTES, shards_encoding
+from scale_invariant_attention.data.shards import BYTES, shards_encoding
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Needles in a haystack: what a model finds, by length and by depth."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -9,13 +10,76 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.needles import NeedleExample, NeedleTask
-from ..model import left_padded
-from .needle_scores import Share, found
+from ..data.needles import Needle, NeedleExample, NeedleFormat, NeedleTask
+from ..data.recall import RecallTask
+from ..data.tasks import NOT_SCORED
+from ..model import GPT, left_padded
 from .scoring import Scored, rows_at_once, token_losses
 
 # Tokens that an answer may have more than it should: enough to see that it runs on.
 OVERRUN = 4
+# Of the normal distribution, for intervals that hold 95 times in 100.
+CONFIDENCE = 1.959964
+
+
+def found(answer: str, ended: bool, needles: Sequence[Needle], form: NeedleFormat) -> list[bool]:
+    """Which needles an answer tells, each on its own.
+
+    An answer is cut at the separator into as many entries as there are needles, and no more: what
+    runs on belongs to the last. A needle is found if exactly one entry speaks of its city, and that
+    entry is, to the letter, what it should be. Of an answer that did not end the last entry has run on.
+
+    >>> needles = [Needle("Rome", "12", (0, 1), (0, 1)), Needle("Oslo", "34", (1, 2), (1, 2))]
+    >>> found("Rome=12;Oslo=34", True, needles, NeedleFormat())
+    [True, True]
+    >>> found("Rome=12;Oslo=34;Oslo=35", True, needles, NeedleFormat())
+    [True, False]
+    """
+    entries = answer.split(form.between, len(needles) - 1)
+    # Unfinished, the last entry is no entry; that it speaks of a city still counts against it.
+    whole = entries if ended else entries[:-1]
+    return [
+        sum(needle.city in entry for entry in entries) == 1
+        and form.entry.format(city=needle.city, number=needle.number) in whole
+        for needle in needles
+    ]
+
+
+@dataclass(frozen=True)
+class Share:
+    """How many of so many, with the interval of Wilson, which holds at 0 and 1 too.
+
+    It takes them for independent; needles of one sequence are not quite.
+
+    >>> print(Share(9, 10))
+    0.900 (0.596 to 0.982)
+    """
+
+    hits: int
+    count: int
+
+    @property
+    def mean(self) -> float:
+        """The share itself."""
+        return self.hits / self.count
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Where the true share is, 95 times in 100."""
+        weight = CONFIDENCE**2 / self.count
+        centre = (self.mean + weight / 2) / (1 + weight)
+        spread = self.mean * (1 - self.mean) / self.count + weight / (4 * self.count)
+        half = CONFIDENCE * math.sqrt(spread) / (1 + weight)
+        return max(0.0, centre - half), min(1.0, centre + half)
+
+    def to_dict(self) -> dict[str, int | float]:
+        """What is recorded of it."""
+        low, high = self.interval
+        return {"found": self.hits, "count": self.count, "low": low, "high": high}
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return f"{self.mean:.3f} ({low:.3f} to {high:.3f})"
 
 
 class Writing(Scored, Protocol):
@@ -165,3 +229,28 @@ def _text(task: NeedleTask, tokens: list[int]) -> tuple[str, bool]:
     decoder = task.encoding.decoder()
     text = [decoder.add(token) for token in (tokens[: tokens.index(end)] if ended else tokens)]
     return "".join([*text, decoder.finish()]), ended
+
+
+@torch.no_grad()
+def recall_accuracy(
+    model: GPT, task: RecallTask, length: int, examples: int, *, device: torch.device | str = "cpu"
+) -> Share:
+    """How often the likeliest token behind a key is its value, in the examples 0 to `examples - 1`.
+
+    Earlier queries of a sequence are followed by their right values, whatever the model said.
+
+    >>> from scale_invariant_attention.model import GPTConfig
+    >>> task = RecallTask(keys=4, values=4, noise=2, pairs=2, queries=2)
+    >>> config = GPTConfig(vocab_size=task.vocab_size, layers=1, width=16, heads=2)
+    >>> recall_accuracy(GPT(config), task, length=32, examples=3).count
+    6
+    """
+    hits = count = 0
+    at_once = rows_at_once(length)
+    for first in range(0, examples, at_once):
+        tokens, targets = task.batch(length, range(first, min(first + at_once, examples)))
+        scored = targets != NOT_SCORED
+        likeliest = model(tokens.to(device)).argmax(-1).cpu()
+        hits += int((likeliest == targets)[scored].sum())
+        count += int(scored.sum())
+    return Share(hits, count)
