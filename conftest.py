@@ -10,7 +10,6 @@ if find_spec("transformers") is None:
         "src/scale_invariant_attention/huggingface/*",
         "tests/huggingface/*",
         # Users of the integration in other packages.
-        "src/scale_invariant_attention/cli/diagnosed_transformers.py",
         "src/scale_invariant_attention/lab/experiments/conversions.py",
         "src/scale_invariant_attention/lab/experiments/table4.py",
         "tests/cli/test_diagnose_transformers.py",

@@ -1,4 +1,4 @@
-"""Checks that turn a caller's number into the one a formula needs, or say what would be right."""
+"""Argument checks: return the value in the type that is needed, or raise an error that names the fix."""
 
 import math
 import operator
@@ -9,7 +9,7 @@ from numbers import Real
 
 
 def real_number(name: str, value: object) -> float:
-    """`value` as a finite float; `name` is what the error calls it.
+    """Return `value` as a finite float; errors call it `name`.
 
     >>> real_number("tau", 10)
     10.0
@@ -26,7 +26,7 @@ def real_number(name: str, value: object) -> float:
 
 
 def positive_number(name: str, value: object) -> float:
-    """`value` as a finite float above zero.
+    """Return `value` as a finite float above zero.
 
     >>> positive_number("tau", 0)
     Traceback (most recent call last):
@@ -39,7 +39,7 @@ def positive_number(name: str, value: object) -> float:
 
 
 def ratio_above_one(ratio: object) -> float:
-    """`ratio` as a finite float above one, the width of a range `[t, ratio * t)`.
+    """Return `ratio` as a finite float above one, the width of a range `[t, ratio * t)`.
 
     >>> ratio_above_one(10)
     10.0
@@ -54,7 +54,7 @@ def ratio_above_one(ratio: object) -> float:
 
 
 def integer(name: str, value: object, at_least: int | None = None) -> int:
-    """`value` as an int, no smaller than `at_least`.
+    """Return `value` as an int, no smaller than `at_least`.
 
     >>> integer("samples", 64, at_least=2)
     64
@@ -72,7 +72,7 @@ def integer(name: str, value: object, at_least: int | None = None) -> int:
 
 
 def did_you_mean(given: object, known: Iterable[str]) -> str:
-    """What an error about an unknown name adds: the nearest known one, if one is near.
+    """Suggestion for an error about an unknown name: the closest known one, if any is close.
 
     >>> did_you_mean("head", ["heads", "layers"]), did_you_mean("colour", ["heads", "layers"])
     (" (did you mean 'heads'?)", '')
@@ -82,7 +82,7 @@ def did_you_mean(given: object, known: Iterable[str]) -> str:
 
 
 def check_field_names(kind: type, names: Iterable[str]) -> None:
-    """Refuse names that are no fields of a dataclass."""
+    """Raise an error for a name that is not a field of a dataclass."""
     known = [field.name for field in fields(kind)]
     for name in names:
         if name not in known:
@@ -93,7 +93,7 @@ def check_field_names(kind: type, names: Iterable[str]) -> None:
 
 
 def distance_range(start: object, stop: object) -> tuple[int, int]:
-    """The bounds of the non-empty range `[start, stop)` of integer distances.
+    """Return the bounds of the non-empty range `[start, stop)` of integer distances.
 
     >>> distance_range(10, 100)
     (10, 100)

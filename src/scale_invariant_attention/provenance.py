@@ -1,4 +1,4 @@
-"""Where figures come from: when, from which commit, with which versions, on what machine."""
+"""Provenance of measurements: date, commit, versions and machine."""
 
 import os
 import platform
@@ -9,14 +9,14 @@ from pathlib import Path
 
 import torch
 
-# What has to be the same for figures to stand in one table.
+# Fields that must agree for figures to share a table.
 IDENTITY = ("commit", "version", "torch", "python", "cpu", "threads")
 
 CHANGED = " with changes"
 
 
 def provenance() -> dict[str, str]:
-    """Of a run that starts now, with how busy the machine was before.
+    """Provenance of a run that starts now, with the load of the machine before it.
 
     >>> set(IDENTITY) <= set(provenance())
     True
@@ -34,10 +34,10 @@ def provenance() -> dict[str, str]:
 
 
 def _commit() -> str:
-    # An installed package may lie in somebody else's repository.
+    # An installed package may lie in another project's repository.
     if not _git("ls-files", Path(__file__).name):
         return "unknown"
-    # What is built, and what it is built by: results and documents change no figure.
+    # The sources and the build: results and documents change no figure.
     changed = _git("status", "--porcelain", "-uno", "--", ":/src", ":/setup.py", ":/pyproject.toml")
     return _git("rev-parse", "HEAD") + (CHANGED if changed else "")
 
@@ -56,9 +56,15 @@ def _git(*arguments: str) -> str:
 
 
 def _cpu() -> str:
-    information = Path("/proc/cpuinfo")
-    if information.exists():
-        for line in information.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    return cpu_information().get("model name") or platform.processor() or platform.machine()
+
+
+def cpu_information() -> dict[str, str]:
+    """The fields of the first processor that Linux lists; empty on other systems."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    first, *_ = text.split("\n\n")
+    fields = (line.partition(":") for line in first.splitlines())
+    return {name.strip(): value.strip() for name, _, value in fields}

@@ -62,3 +62,33 @@ def modules_after(*arguments):
 @pytest.mark.parametrize("arguments", [["--help"], []], ids=["help", "nothing"])
 def test_the_list_of_commands_imports_nothing_heavy(arguments):
     assert not HEAVY & modules_after(*arguments)
+
+
+def test_help_shows_the_defaults_of_the_library():
+    """They are written out in the signatures, which must not import the library."""
+    from scale_invariant_attention.analysis.ranges import DECADE
+    from scale_invariant_attention.data import PUBLISHED
+    from scale_invariant_attention.data.encoding import DOCUMENT_START
+    from scale_invariant_attention.data.making_shards import SHARD_TOKENS
+    from scale_invariant_attention.lab.trained_models import LENGTHS
+
+    def help_of(*command):
+        return " ".join(CliRunner().invoke(app, [*command, "--help"]).output.split())
+
+    assert f"[default: {DECADE}]" in help_of("diagnose")
+    assert ",".join(map(str, LENGTHS)) in help_of("evaluate")
+    assert f"[default: {DOCUMENT_START}]" in help_of("data", "shards")
+    assert f"[default: {SHARD_TOKENS};" in help_of("data", "shards")
+    assert " or ".join(PUBLISHED) in help_of("data", "fetch")
+
+
+LIGHT = [
+    ["data"],
+    *(["data", name] for name in ("show", "shards", "fetch", "check")),
+    *([name] for name in ("diagnose", "doctor", "evaluate", "export", "generate", "needle")),
+]
+
+
+@pytest.mark.parametrize("command", LIGHT, ids=" ".join)
+def test_the_help_of_most_commands_does_not_import_torch(command):
+    assert not {"torch", "numpy"} & modules_after(*command, "--help")

@@ -8,7 +8,7 @@ import pytest
 from shard_server import running
 from typer.testing import CliRunner
 
-from scale_invariant_attention.cli import app, data
+from scale_invariant_attention.cli import app
 from scale_invariant_attention.data import open_shards, read_shard, standard_library, write_shard
 from scale_invariant_attention.data.shards import header
 
@@ -45,11 +45,11 @@ def rows(output):
     return {words[0]: words[1:] for line in output.splitlines() if (words := line.split())}
 
 
-def test_no_command_lists_them():
+def test_without_a_command_all_are_listed():
     assert all(f"\n  {name} " in run().output for name in ("show", "shards", "fetch", "check"))
 
 
-def test_show_the_corpus_that_is_always_there():
+def test_show_the_standard_library():
     done = run("show")
     assert done.exit_code == 0
     assert done.output.startswith(f"The standard library of Python {platform.python_version()}")
@@ -62,16 +62,18 @@ def test_show_the_corpus_that_is_always_there():
 def test_show_shards(shards):
     done = run("show", shards)
     assert done.exit_code == 0
-    assert done.output.startswith("3 shards, from ")
+    assert done.output.startswith("3 shards, starting with ")
     assert "Vocabulary: 50,257 tokens" in done.output
     lines = [line.split() for line in done.output.splitlines()]
     assert ["train", "1,503", "3", "1,500", "1", "0", "0", "0"] in lines
     assert ["validation", "2", "1", "2", "0", "0", "0", "0"] in lines
     assert ["train", open_shards(shards, "train").fingerprint()] in lines
-    assert run("show", shards / "fineweb_val_000000.bin").output.startswith("1 shard, from ")
+    assert run("show", shards / "fineweb_val_000000.bin").output.startswith(
+        "1 shard, starting with "
+    )
 
 
-def test_show_shards_whose_names_tell_nothing(tmp_path):
+def test_show_shards_with_other_names(tmp_path):
     write_shard(tmp_path / "mine.bin", np.array([50256, 1], np.uint16))
     assert rows(run("show", tmp_path).output)["other"] == [
         open_shards(tmp_path / "mine.bin").fingerprint()
@@ -117,7 +119,7 @@ def test_a_file_that_is_no_text_is_named(texts, tmp_path):
     assert run("shards", texts, "-o", tmp_path / "out", "--suffix", ".txt").exit_code == 0
 
 
-def test_one_document_cannot_be_on_both_sides(texts, tmp_path):
+def test_one_document_cannot_be_in_both_splits(texts, tmp_path):
     done = run("shards", texts / "00.txt", "-o", tmp_path / "out")
     assert done.exit_code == 0
     assert "there are too few" in done.stdout
@@ -126,14 +128,14 @@ def test_one_document_cannot_be_on_both_sides(texts, tmp_path):
     assert len(open_shards(tmp_path / "alone", "validation")) == len("\0text 0 ")
 
 
-def test_shards_that_are_broken_off_say_how_to_go_on(texts, tmp_path, monkeypatch):
+def test_an_interrupted_command_says_how_to_resume(texts, tmp_path, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(data, "make_shards", interrupted)
+    monkeypatch.setattr("scale_invariant_attention.data.make_shards", interrupted)
     done = run("shards", texts, "-o", tmp_path / "out")
     assert done.exit_code == 130
-    assert "Run the same command again to go on" in done.stderr
+    assert "Interrupted. Rerun the same command to resume." in done.stderr
 
 
 def test_shards_of_a_dataset_without_the_library(tmp_path, monkeypatch):
@@ -162,14 +164,14 @@ def test_fetch(tmp_path):
         assert len(server.requests) == 2
 
 
-def test_fetch_what_is_not_there(tmp_path):
+def test_fetch_a_missing_file(tmp_path):
     with running({}) as server:
         done = run("fetch", "fineweb10B", "--shards", 0, "-o", tmp_path, "--base-url", server.url)
     assert done.exit_code == 1
     assert "fineweb_val_000000.bin cannot be fetched: the server answers 404" in done.stderr
 
 
-def test_fetch_what_is_not_published(tmp_path):
+def test_fetch_an_unknown_dataset(tmp_path):
     done = run("fetch", "fineweb", "--shards", 1, "-o", tmp_path)
     assert done.exit_code == 1
     assert "one of fineweb10B, fineweb100B, got 'fineweb'" in done.stderr
@@ -185,12 +187,12 @@ def test_check_finds_every_fault(shards):
     assert f"WRONG  {first} is truncated" in done.stdout
     assert f"WRONG  {second} has the token 50257 at place 0" in done.stdout
     assert f"OK     {shards / 'fineweb_val_000000.bin'}" in done.stdout
-    assert done.stdout.endswith("\n1 of 3 shards right: 2 tokens, all below 50,257.\n")
+    assert done.stdout.endswith("\n1 of 3 shards are valid: 2 tokens, all below 50,257.\n")
     assert run("check", second, "--vocab-size", 50258).exit_code == 0
 
 
 @pytest.mark.parametrize("command", ["show", "check"])
-def test_nothing_there_is_told(tmp_path, command):
+def test_missing_shards_are_an_error(tmp_path, command):
     done = run(command, tmp_path / "nothing")
     assert done.exit_code == 1
     assert "no match for" in done.stderr

@@ -1,4 +1,4 @@
-"""`sia diagnose`: tables, the record and the picture of what a model's attention does."""
+"""`sia diagnose`: the tables, the record and the figure of a model's attention."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ def run(*words):
     return CliRunner().invoke(app, ["diagnose", *map(str, words)])
 
 
-def test_tables_record_and_picture(trained, tmp_path):
+def test_tables_record_and_figure(trained, tmp_path):
     done = run(trained, "--lengths", "1024,64", "--contexts", 2, "-o", tmp_path)
     assert done.exit_code == 0, done.output
     model = GPT.from_pretrained(trained / "model")
@@ -51,7 +51,7 @@ def test_tables_record_and_picture(trained, tmp_path):
     ]
 
 
-def test_ranges_of_ones_own(trained, tmp_path):
+def test_other_ranges(trained, tmp_path):
     done = run(trained, "--lengths", 64, "--contexts", 1, "--delta", 4, "-o", tmp_path)
     assert done.exit_code == 0, done.output
     record = json.loads((tmp_path / "diagnosis.json").read_text())
@@ -67,7 +67,7 @@ def test_scores_that_do_not_vary_have_no_kurtosis(trained, tmp_path):
     assert results["attention"][0]["layers"][0]["scores"]["kurtosis"][0] is None
 
 
-def test_the_run_says_what_was_not_said(trained, tmp_path, monkeypatch):
+def test_defaults_come_from_the_run(trained, tmp_path, monkeypatch):
     shutil.copytree(trained, tmp_path / "run")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     done = run(tmp_path / "run", "--contexts", 1)
@@ -82,7 +82,7 @@ def test_the_run_says_what_was_not_said(trained, tmp_path, monkeypatch):
     [
         (("--lengths", "64,x"), "--lengths must be whole numbers with commas"),
         (("--lengths", "1"), "--lengths must be at least 2 each, got 1"),
-        (("--lengths", "99999999"), "--lengths do not go with the data"),
+        (("--lengths", "99999999"), "--lengths do not fit the data"),
         (
             ("--lengths", "64", "--contexts", "1", "--delta", "1"),
             "--delta must be greater than 1, got 1;",
@@ -90,7 +90,7 @@ def test_the_run_says_what_was_not_said(trained, tmp_path, monkeypatch):
         (("--data", "books"), "data must be 'standard-library'"),
     ],
 )
-def test_what_users_can_mend_is_told_in_a_sentence(trained, words, message):
+def test_user_errors_are_one_sentence(trained, words, message):
     done = run(trained, *words)
     assert done.exit_code == 1
     assert message in done.stderr

@@ -7,7 +7,8 @@ from typer.testing import CliRunner
 
 from scale_invariant_attention.attention import cpu_library, reference
 from scale_invariant_attention.attention.backends import BACKENDS
-from scale_invariant_attention.cli import app, machine
+from scale_invariant_attention.cli import app
+from scale_invariant_attention.lab import doctor as check_up
 
 REASON = "it needs a compiler, a driver, a licence and more patience than this machine has to give"
 
@@ -46,7 +47,7 @@ def test_versions_and_hardware_are_shown():
     assert torch.backends.cpu.get_cpu_capability() in run.output
 
 
-def test_the_kernels_tell_what_they_use_and_what_they_were_compiled_for(monkeypatch):
+def test_kernels_are_listed_with_the_instruction_set_in_use(monkeypatch):
     compiled = {"avx512": False, "avx2": True, "portable": True}
     monkeypatch.setattr(cpu_library, "instruction_set", lambda: "avx2")
     monkeypatch.setattr(cpu_library, "instruction_sets", lambda: compiled)
@@ -55,7 +56,7 @@ def test_the_kernels_tell_what_they_use_and_what_they_were_compiled_for(monkeypa
     assert report["kernels"] == {"uses": "avx2", "compiled": compiled}
 
 
-def test_without_a_library_there_are_no_kernels_to_tell_of(monkeypatch):
+def test_without_a_library_there_are_no_kernels(monkeypatch):
     monkeypatch.setattr(cpu_library, "LIBRARY", None)
     (line,) = (line for line in doctor().output.splitlines() if line.startswith("kernels"))
     assert line.split() == ["kernels", "none"]
@@ -71,7 +72,7 @@ def test_json_says_the_same():
     assert report["versions"]["torch"] == torch.__version__
     checks = {check["backend"]: check for check in report["backends"]}
     assert set(checks) == set(BACKENDS)
-    assert checks["flex"]["absence"] == REASON
+    assert checks["flex"]["unavailable_reason"] == REASON
     assert checks["tiled"]["passed"]
     assert checks["tiled"]["error"] <= checks["tiled"]["allowed"]
 
@@ -107,7 +108,7 @@ def test_a_wrong_backend_fails_the_self_check(monkeypatch, backend, attention, s
 
 
 @pytest.mark.parametrize("attention", [slightly_wrong, not_a_number, broken])
-def test_json_tells_of_a_wrong_backend(monkeypatch, attention):
+def test_json_reports_a_wrong_backend(monkeypatch, attention):
     install(monkeypatch, "tiled", attention=attention)
     run = doctor("--json")
     assert run.exit_code == 1
@@ -131,19 +132,19 @@ def test_backends_that_compile_are_checked_only_on_request(monkeypatch):
     assert len(calls) == 1
 
 
-def test_a_system_that_tells_little_is_described_as_unknown(monkeypatch):
-    monkeypatch.setattr(machine, "_cpuinfo", dict)
-    monkeypatch.setattr(machine, "_memory_bytes", lambda: None)
-    monkeypatch.setattr(machine, "_cores", lambda: None)
-    monkeypatch.setattr(machine.platform, "processor", str)
+def test_what_the_system_does_not_report_is_unknown(monkeypatch):
+    monkeypatch.setattr(check_up, "cpu_information", dict)
+    monkeypatch.setattr(check_up, "_memory_bytes", lambda: None)
+    monkeypatch.setattr(check_up, "_cores", lambda: None)
+    monkeypatch.setattr(check_up.platform, "processor", str)
     run = doctor()
     assert run.exit_code == 0
-    assert run.output.count(machine.UNKNOWN) == 4
+    assert run.output.count("unknown") == 4
 
 
 def test_a_gpu_is_described(monkeypatch):
-    gpu = machine.Gpu("Some GPU", 80 * 2**30, "9.0")
-    monkeypatch.setattr(machine, "_gpus", lambda: [gpu])
+    gpu = check_up.Gpu("Some GPU", 80 * 2**30, "9.0")
+    monkeypatch.setattr(check_up, "_gpus", lambda: [gpu])
     for name in BACKENDS:
         install(monkeypatch, name, absence=lambda _: REASON)
     run = doctor()

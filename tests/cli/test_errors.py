@@ -9,7 +9,7 @@ class OwnError(RuntimeError):
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         (ValueError("steps must be 1"), "Error: steps must be 1\n"),
         (OSError(28, "the disk is full"), "Error: the disk is full\n"),
@@ -17,14 +17,14 @@ class OwnError(RuntimeError):
         (OwnError("diverged"), "Error: diverged\n"),
     ],
 )
-def test_a_sentence_and_the_status_1(error, told, capsys):
+def test_a_sentence_and_status_1(error, message, capsys):
     with pytest.raises(typer.Exit) as left, plain_errors(OwnError):
         raise error
     assert left.value.exit_code == 1
-    assert capsys.readouterr().err == told
+    assert capsys.readouterr().err == message
 
 
 @pytest.mark.parametrize("bug", [ZeroDivisionError(), OwnError(), BrokenPipeError()])
-def test_what_else_goes_wrong_is_not_hidden(bug):
+def test_other_exceptions_are_not_hidden(bug):
     with pytest.raises(type(bug)), plain_errors():
         raise bug

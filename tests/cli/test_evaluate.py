@@ -51,7 +51,7 @@ def test_tables_record_and_figure(trained, tmp_path):
     ]
 
 
-def test_what_the_run_says_is_the_default(trained):
+def test_defaults_come_from_the_run(trained):
     done = run(trained, "--tokens", 256, "--no-positions")
     assert done.exit_code == 0, done.output
     record = json.loads((trained / "evaluation" / "evaluation.json").read_text())
@@ -71,7 +71,7 @@ def test_an_unfinished_run_says_so(trained, tmp_path):
     assert first.endswith("checkpoints/step-00000006: unfinished, at step 6 of 8")
 
 
-def test_a_checkpoint_is_evaluated_beside_its_folder(trained, tmp_path):
+def test_results_of_a_checkpoint_stand_next_to_the_checkpoints(trained, tmp_path):
     shutil.copytree(trained, tmp_path / "run")
     checkpoint = tmp_path / "run" / "checkpoints" / "step-00000006"
     before = sorted(checkpoint.iterdir())
@@ -82,7 +82,7 @@ def test_a_checkpoint_is_evaluated_beside_its_folder(trained, tmp_path):
     assert sorted(checkpoint.iterdir()) == before
 
 
-def test_without_matplotlib_all_but_the_figure(trained, tmp_path, monkeypatch):
+def test_without_matplotlib_only_the_figure_is_missing(trained, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     done = run(trained, "--tokens", 256, "-o", tmp_path)
     assert done.exit_code == 0
@@ -90,7 +90,7 @@ def test_without_matplotlib_all_but_the_figure(trained, tmp_path, monkeypatch):
     assert (tmp_path / "evaluation.json").exists()
 
 
-def test_text_of_ones_own(trained, tmp_path):
+def test_another_text(trained, tmp_path):
     text = tmp_path / "text"
     text.mkdir()
     for number in range(60):
@@ -102,7 +102,7 @@ def test_text_of_ones_own(trained, tmp_path):
     assert record["data"]["name"] == f"text:{text}"
     done = run(*command, "--lengths", "512")
     assert done.exit_code == 1
-    assert "--lengths must be below the 3" in done.stderr
+    assert "--lengths must be below 3" in done.stderr
     assert "--no-positions" in done.stderr
     assert run(*command, "--lengths", "512", "--no-positions").exit_code == 0
 
@@ -120,13 +120,13 @@ def test_a_saved_model_with_another_vocabulary_needs_data(tmp_path):
     ("words", "message"),
     [
         (("--lengths", "64,x"), "--lengths must be whole numbers with commas"),
-        (("--lengths", "0"), "--lengths and --tokens 65536 do not go together: lengths must be"),
+        (("--lengths", "0"), "--lengths cannot be combined with --tokens 65536: lengths must be"),
         (("--lengths", "64,100", "--tokens", "512"), "need a multiple of 1600 targets"),
         (("--data", "books"), "data must be 'standard-library'"),
         (("--device", "gpu"), "device must be a name"),
     ],
 )
-def test_what_users_can_mend_is_told_in_a_sentence(trained, words, message):
+def test_user_errors_are_one_sentence(trained, words, message):
     done = run(trained, *words)
     assert done.exit_code == 1
     assert done.stderr.startswith("Error: ")
@@ -140,7 +140,7 @@ def test_a_folder_without_a_model(tmp_path):
     assert "neither a run nor a model" in done.stderr
 
 
-def test_a_model_that_has_diverged_is_told(tmp_path):
+def test_a_diverged_model_is_an_error(tmp_path):
     model = GPT(GPTConfig(vocab_size=256, layers=1, width=32, heads=2))
     model.head.weight.data.fill_(float("nan"))
     model.save_pretrained(tmp_path / "model")

@@ -1,4 +1,4 @@
-"""`sia export`: to transformers and back, and what it says when it cannot."""
+"""`sia export`: to transformers and back, and its errors."""
 
 import json
 import sys
@@ -66,7 +66,7 @@ def test_models_of_other_vocabularies(tmp_path):
     assert run(tmp_path / "run", "--to", "hf", "-o", tmp_path / "hf").exit_code == 0
     found = AutoTokenizer.from_pretrained(tmp_path / "hf")("naïve").input_ids
     assert found == byte_level().encode("naïve").ids
-    # The same model without a word about its tokens.
+    # The same model without a record of its tokenizer.
     done = run(tmp_path / "run" / "model", "--to", "hf", "-o", tmp_path / "bare")
     assert "Without a tokenizer" in done.stdout
     assert not (tmp_path / "bare" / "tokenizer.json").exists()
@@ -79,7 +79,7 @@ def test_models_of_other_vocabularies(tmp_path):
 
 
 def test_the_tokens_of_published_shards_are_those_of_gpt_2(tmp_path):
-    """Which have no note of their encoding, and no file to copy."""
+    """They have no record of their encoding, and no file to copy."""
     (tmp_path / "a.txt").write_text("text " * 200)
     for split, share in (("train", 0), ("validation", 1)):
         texts = TextFiles([tmp_path], suffixes=[".txt"])
@@ -108,7 +108,7 @@ def test_what_cannot_be_exported(words, message, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_tokenizer_has_no_place_in_a_saved_model_of_ours(tmp_path):
+def test_a_tokenizer_is_refused_with_to_sia(tmp_path):
     done = run("nowhere", "--to", "sia", "--tokenizer", "mine.json", "-o", tmp_path / "out")
     assert done.exit_code == 2
     assert "--tokenizer goes with --to hf" in done.stderr
@@ -120,7 +120,7 @@ def test_a_folder_with_something_else_is_refused_before_anything_is_read(tmp_pat
     assert "holds more than an export" in done.stderr
 
 
-def test_without_transformers_the_command_says_what_to_install(trained, tmp_path, monkeypatch):
+def test_without_transformers_the_error_names_what_to_install(trained, tmp_path, monkeypatch):
     for name in [name for name in sys.modules if name.split(".")[0] == "transformers"]:
         monkeypatch.delitem(sys.modules, name)
     for name in [name for name in sys.modules if "attention.huggingface" in name]:

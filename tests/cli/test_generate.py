@@ -51,7 +51,7 @@ def test_a_seed_gives_the_same_again(trained):
     assert first == second != other
 
 
-def test_bytes_become_characters_when_they_are_whole(trained, monkeypatch):
+def test_bytes_become_characters_when_complete(trained, monkeypatch):
     written = []
     monkeypatch.setattr(generate, "_print", written.append)
     writing(monkeypatch, [*"é€".encode(), 0xFF, *"𝄞".encode()[:2]])
@@ -75,7 +75,7 @@ def test_tokens_for_other_vocabularies(tmp_path):
     model.save_pretrained(tmp_path)
     done = run(tmp_path, "--prompt", "x")
     assert done.exit_code == 1
-    assert "the tokens of this model are not bytes: it has 300 of them" in done.stderr
+    assert "the tokens of this model are not bytes: its vocabulary has 300" in done.stderr
     assert "--tokens" in done.stderr
     done = run(tmp_path, "--tokens", "299,5", "--max-new-tokens", 4, "--temperature", 0)
     expected = model.generate(torch.tensor([[299, 5]]), 4)[0].tolist()
@@ -99,7 +99,7 @@ def shards(tmp_path_factory):
 
 
 def test_text_with_the_tokenizer_of_the_data(shards):
-    """Nobody has to name it, nor the token that starts a document."""
+    """Neither it nor the token that starts documents needs to be given."""
     done = run(shards / "run", "--prompt", "Größe 中", "--max-new-tokens", 20, "--temperature", 0)
     tokenizer = byte_level()
     prompt = [1, *tokenizer.encode("Größe 中").ids]
@@ -117,7 +117,7 @@ def test_text_with_the_tokenizer_of_the_data(shards):
         assert same.stdout == done.stdout, same.output
 
 
-def test_tokens_become_text_when_characters_are_whole(shards, monkeypatch):
+def test_tokens_become_text_when_characters_are_complete(shards, monkeypatch):
     written = []
     monkeypatch.setattr(generate, "_print", written.append)
     single = byte_level(0).encode("€ 中").tokens
@@ -134,24 +134,24 @@ def test_control_characters_of_a_tokenizer_are_not_obeyed(shards, monkeypatch):
     assert run(shards / "run").stdout == "\ufffd[2J\ufffd\n"
 
 
-def test_words_in_a_prompt_are_no_special_tokens(shards, monkeypatch):
+def test_prompts_contain_no_special_tokens(shards, monkeypatch):
     writing(monkeypatch, [])
     done = run(shards / "run", "--prompt", f"a{OTHER}b")
     assert done.stdout == f"a{OTHER}b\n", done.output
 
 
 def test_a_model_without_its_data(shards):
-    """A saved model tells nothing of its tokens."""
+    """A saved model does not record its tokenizer."""
     folder = shards / "run" / "model"
     done = run(folder, "--prompt", "x")
     assert done.exit_code == 1
-    assert "what they were made with is not noted here. Give it as --tokenizer" in done.stderr
+    assert "its tokenizer is not recorded. Give it as --tokenizer" in done.stderr
     named = ("--tokenizer", shards / "my.json", "--document-start", OTHER)
     words = ("--prompt", "x", "--temperature", 0, "--max-new-tokens", 5)
     assert run(folder, *words, *named).stdout == run(shards / "run", *words).stdout
 
 
-def test_a_run_whose_data_is_not_there(shards, tmp_path):
+def test_a_run_whose_data_is_missing(shards, tmp_path):
     copied = tmp_path / "run"
     shutil.copytree(shards / "run", copied)
     config = json.loads((copied / "config.json").read_text()) | {"data": "shards:nowhere"}
@@ -202,7 +202,7 @@ def test_bytes_in_a_vocabulary_with_room(tmp_path, monkeypatch):
         (("--document-start", "</s>"), "give --tokenizer too"),
     ],
 )
-def test_options_that_do_not_go_together(trained, words, message):
+def test_options_that_exclude_each_other(trained, words, message):
     done = run(trained, *words)
     assert done.exit_code == 2
     assert message in " ".join(done.output.split())
@@ -219,7 +219,7 @@ def test_options_that_do_not_go_together(trained, words, message):
         (("--device", "gpu"), "device must be a name"),
     ],
 )
-def test_what_users_can_mend_is_told_in_a_sentence(trained, words, message):
+def test_user_errors_are_one_sentence(trained, words, message):
     done = run(trained, *words)
     assert done.exit_code == 1
     assert done.stderr.startswith("Error: ")
@@ -232,13 +232,13 @@ def test_prompt_or_tokens(trained):
     assert "not both" in done.output
 
 
-def test_nothing_there_is_told(tmp_path):
+def test_a_missing_folder_is_an_error(tmp_path):
     done = run(tmp_path / "nothing")
     assert done.exit_code == 1
     assert "there is no folder" in done.stderr
 
 
-def test_a_reader_that_has_had_enough_is_no_error(trained):
+def test_a_closed_pipe_is_not_an_error(trained):
     command = [sys.executable, "-m", "scale_invariant_attention.cli", "generate", str(trained)]
     with subprocess.Popen(
         [*command, "--max-new-tokens", "100000"],

@@ -1,4 +1,4 @@
-"""`sia needle`: what a model finds, by length and depth."""
+"""`sia needle`: the tables, the record and the heat map of what a model finds."""
 
 import json
 
@@ -90,14 +90,17 @@ def test_a_saved_model_gets_the_format_of_the_paper(tmp_path):
     [
         (("--lengths", "8"), "length must be at least"),
         (("--lengths", "99999999"), "take a longer haystack or a shorter length"),
-        (("--depths", "0,50,20"), "--depths must be rising percents from 0 to 100, got '0,50,20'"),
+        (
+            ("--depths", "0,50,20"),
+            "--depths must be increasing percentages from 0 to 100, got '0,50,20'",
+        ),
         (("--depths", "0"), "--depths must be a whole number of at least 1, got '0'"),
-        (("--depths", "ten"), "--depths must be a whole number, or percents"),
+        (("--depths", "ten"), "--depths must be a whole number, or percentages"),
         (("--options", "needle=2"), "did you mean 'needles'"),
         (("--options", "needles"), "--options must be name=value,name=value, got 'needles'"),
     ],
 )
-def test_what_is_wrong_is_told_before_anything_runs(fine_tuned, tmp_path, words, message):
+def test_user_errors_come_before_anything_runs(fine_tuned, tmp_path, words, message):
     done = run(fine_tuned, *words, "-o", tmp_path / "out")
     assert done.exit_code == 1
     assert message in done.stderr

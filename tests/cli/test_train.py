@@ -1,4 +1,4 @@
-"""`sia train`: recipes, every field, and how it ends."""
+"""`sia train`: recipes, every field, and how a run ends."""
 
 import json
 import signal
@@ -53,7 +53,7 @@ def test_the_help_names_every_field():
         (("somewhere",), "no option 'somewhere'"),
     ],
 )
-def test_wrong_words_are_refused(words, message):
+def test_wrong_arguments_are_refused(words, message):
     done = run(*words)
     assert done.exit_code == 2
     assert message in " ".join(done.output.split())
@@ -80,7 +80,7 @@ def test_training_and_again(tmp_path):
     assert again.stderr == "Going on from step 8 of 8.\n"
 
 
-def test_event_files_are_written_where_asked_for(tmp_path):
+def test_event_files_are_written_on_request(tmp_path):
     plain, shown = tmp_path / "plain", tmp_path / "shown"
     assert run("-o", plain, *options(steps=2)).exit_code == 0
     assert not (plain / "tensorboard").exists()
@@ -93,7 +93,7 @@ def test_event_files_are_written_where_asked_for(tmp_path):
     assert read_config(plain) == read_config(shown)
 
 
-def test_without_tensorboard_nothing_is_begun(tmp_path, monkeypatch):
+def test_without_tensorboard_nothing_starts(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
     done = run("-o", tmp_path / "run", "--tensorboard", *options())
@@ -108,7 +108,7 @@ def test_the_folder_is_named_by_recipe_and_scheme(tmp_path, monkeypatch):
     assert (tmp_path / "runs" / "mini-rope" / "model" / "config.json").exists()
 
 
-def test_a_stop_says_how_to_go_on(tmp_path, monkeypatch):
+def test_a_stop_says_how_to_resume(tmp_path, monkeypatch):
     def interrupted(config, folder, *, watch, **more):
         def stop_after_two(progress):
             watch(progress)
@@ -135,7 +135,7 @@ def test_a_stop_says_how_to_go_on(tmp_path, monkeypatch):
         (("--head-rate", "1e6"), "Lower the learning rates or set clip_norm"),
     ],
 )
-def test_what_users_can_mend_is_told_in_a_sentence(tmp_path, words, message):
+def test_user_errors_are_one_sentence(tmp_path, words, message):
     done = run("-o", tmp_path / "run", *options(), *words)
     assert done.exit_code == 1
     assert done.stderr.splitlines()[-1].startswith("Error: ")
@@ -143,7 +143,7 @@ def test_what_users_can_mend_is_told_in_a_sentence(tmp_path, words, message):
     assert "Traceback" not in done.output
 
 
-def test_another_rank_says_nothing(tmp_path, monkeypatch):
+def test_other_ranks_print_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "is_first_rank", lambda: False)
     done = run("-o", tmp_path / "run", "--tensorboard", *options(steps=1))
     assert (done.exit_code, done.output) == (0, "")

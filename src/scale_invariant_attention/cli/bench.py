@@ -21,7 +21,7 @@ from ..lab.benchmark.records import (
 from ..lab.benchmark.rivals import BASELINE, Rival, contenders, fault, rival_named
 from ..lab.benchmark.timing import Bounds
 from ..provenance import provenance
-from .page import Page
+from .terminal import Page
 
 OUTPUT = Path("benchmark-output")
 TIMINGS, RATIOS, MODELS = (OUTPUT / f"{name}.csv" for name in ("attention", "ratios", "models"))

@@ -10,10 +10,9 @@ import typer
 
 from ..lab.reporting.conversion_section import conversion_of
 from ..lab.reporting.losses import Record, losses_of, seed_rows
-from .errors import plain_errors
-from .page import Page
+from .errors import INTERRUPTED, plain_errors
 from .reproducing import steps_bar
-from .train import STOPPED
+from .terminal import Page
 
 if TYPE_CHECKING:
     from ..lab.experiments.table4 import Conversion
@@ -56,7 +55,7 @@ def reproduce_conversions(trials: "Sequence[Conversion]", runs: Path, results: P
             f"command again to go on.",
             err=True,
         )
-        raise typer.Exit(STOPPED) from interrupted
+        raise typer.Exit(INTERRUPTED) from interrupted
     Page().table(
         ("scheme", *(f"{length:,}" for length in losses_of(records[0]))),
         [(row.label, *map(str, row.spreads.values())) for row in seed_rows(records, conversion_of)],

@@ -1,12 +1,11 @@
-"""`sia data`: corpora and token shards: shown, made, fetched and checked."""
+"""`sia data`: show, create, download and check corpora and token shards."""
 
 import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.progress import (
@@ -21,35 +20,18 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from ..data import (
-    PUBLISHED,
-    DocumentSource,
-    FetchError,
-    HubDataset,
-    ShardError,
-    TextFiles,
-    TokenStream,
-    check_shard,
-    document_spans,
-    fetch_shards,
-    find_shards,
-    get_encoding,
-    make_shards,
-    open_shards,
-    standard_library,
-)
-from ..data.encoding import DOCUMENT_START
-from ..data.making_shards import SHARD_TOKENS, Made
-from ..data.shards import split_of, vocabulary_of
-from ..data.tokens import SPLITS
-from .errors import plain_errors
-from .page import Page
+from .errors import plain_errors, resumable
+from .terminal import Page
 
-# Documents of at least so many tokens are counted.
+if TYPE_CHECKING:
+    from ..data import DocumentSource, TokenStream
+    from ..data.making_shards import Made
+
+# Documents of at least this many tokens are counted.
 LENGTHS = (1024, 4096, 16384, 65536)
 
 app = typer.Typer(
-    help="Corpora and token shards: show, make, fetch and check them.",
+    help="Show, create, download and check corpora and token shards.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -57,18 +39,8 @@ app = typer.Typer(
 
 Where = Annotated[
     list[str],
-    typer.Argument(metavar="WHERE", help="Shards: files, folders or patterns in quotes."),
+    typer.Argument(metavar="WHERE", help="Shards: files, folders or quoted patterns."),
 ]
-
-
-@contextmanager
-def _to_be_continued() -> Iterator[None]:
-    """Whoever breaks the command off is told that nothing is lost."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        typer.echo("Broken off. Run the same command again to go on.", err=True)
-        raise typer.Exit(130) from None
 
 
 @app.command()
@@ -77,22 +49,26 @@ def show(
         list[str] | None,
         typer.Argument(
             metavar="WHERE",
-            help="Shards: files, folders or patterns in quotes. Without any, the corpus that needs "
-            "no download: the source of Python's standard library.",
+            help="Shards: files, folders or quoted patterns; by default the corpus that needs no "
+            "download, the source of Python's standard library.",
         ),
     ] = None,
 ) -> None:
     """Show the size, the documents and the fingerprint of a corpus."""
+    from ..data import FetchError, find_shards, open_shards, standard_library
+    from ..data.shards import split_of
+    from ..data.tokens import SPLITS
+
     page = Page()
     with plain_errors(FetchError):
         streams: dict[str, TokenStream]
         if where:
             files = find_shards(where)
-            sides: dict[str, list[Path]] = {}
+            by_split: dict[str, list[Path]] = {}
             for file in files:
-                sides.setdefault(split_of(file) or "other", []).append(file)
-            streams = {name: open_shards(of_side) for name, of_side in sides.items()}
-            page.line(f"{_shards(len(files))}, from {files[0]} on")
+                by_split.setdefault(split_of(file) or "other", []).append(file)
+            streams = {split: open_shards(of_split) for split, of_split in by_split.items()}
+            page.line(f"{_shards(len(files))}, starting with {files[0]}")
         else:
             page.line(f"The standard library of Python {platform.python_version()}, as bytes")
             streams = {split: standard_library(split) for split in SPLITS}
@@ -110,7 +86,11 @@ def _shards(count: int) -> str:
     return "1 shard" if count == 1 else f"{count:,} shards"
 
 
-def _counts(stream: TokenStream) -> list[str]:
+def _counts(stream: "TokenStream") -> list[str]:
+    import numpy as np
+
+    from ..data import document_spans
+
     lengths = np.diff(document_spans(stream)).ravel()
     counts = [len(stream), len(lengths), lengths.max(), *((lengths >= n).sum() for n in LENGTHS)]
     return [f"{count:,}" for count in counts]
@@ -122,26 +102,28 @@ def shards(
         list[Path] | None,
         typer.Argument(metavar="TEXT", help="Files and folders; each file is a document."),
     ] = None,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="The folder for the shards.")
-    ] = Path("shards"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the shards.")] = Path(
+        "shards"
+    ),
     tokenizer: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help='"bytes", a file of the tokenizers library ending in .json, or an encoding of '
-            'tiktoken, such as "gpt2".',
+            help='"bytes", a file of the tokenizers library ending in .json, or a tiktoken encoding '
+            'such as "gpt2".',
         ),
     ] = "bytes",
     document_start: Annotated[
         str,
         typer.Option(
-            metavar="TOKEN", help="The token of a tokenizer file to put before every document."
+            metavar="TOKEN", help="The token of a tokenizer file that starts every document."
         ),
-    ] = DOCUMENT_START,
+    ] = "<|endoftext|>",
     suffix: Annotated[
         list[str] | None,
-        typer.Option(metavar=".EXT", help="From folders take only files that end so; repeatable."),
+        typer.Option(
+            metavar=".EXT", help="Of folders, read only files with this ending; repeatable."
+        ),
     ] = None,
     dataset: Annotated[
         str | None,
@@ -149,25 +131,30 @@ def shards(
             metavar="NAME", help="Instead of TEXT: a dataset of the Hugging Face hub, streamed."
         ),
     ] = None,
-    config: Annotated[str | None, typer.Option(help="The configuration of the dataset.")] = None,
-    split: Annotated[str, typer.Option(help="The split of the dataset.")] = "train",
-    column: Annotated[str, typer.Option(help="The column of the dataset with the text.")] = "text",
+    config: Annotated[str | None, typer.Option(help="Configuration of the dataset.")] = None,
+    split: Annotated[str, typer.Option(help="Split of the dataset.")] = "train",
+    column: Annotated[
+        str, typer.Option(help="Column of the dataset that holds the text.")
+    ] = "text",
     rows: Annotated[
-        int | None, typer.Option(min=1, help="Only so many rows of the dataset; all by default.")
+        int | None,
+        typer.Option(min=1, help="Number of rows of the dataset to read; by default all."),
     ] = None,
     validation: Annotated[
-        float, typer.Option(min=0, max=1, help="The share of documents to hold out.")
+        float, typer.Option(min=0, max=1, help="Share of the documents to hold out for validation.")
     ] = 0.1,
-    shard_tokens: Annotated[int, typer.Option(min=1, help="Tokens in a shard.")] = SHARD_TOKENS,
+    shard_tokens: Annotated[int, typer.Option(min=1, help="Tokens per shard.")] = 100_000_000,
 ) -> None:
-    """Make token shards from text or from a dataset of the Hugging Face hub.
+    """Create token shards from text or from a dataset of the Hugging Face hub.
 
-    A run that was broken off goes on where it was when the same command is run again, and ends with
-    the same shards.
+    If it is interrupted, rerunning the same command resumes it and produces the same shards.
     """
     if bool(text) == bool(dataset):
-        raise typer.BadParameter("give either TEXT or --dataset, and not both")
-    with plain_errors(FetchError), _to_be_continued():
+        raise typer.BadParameter("give either TEXT or --dataset, not both")
+    from ..data import FetchError, HubDataset, TextFiles, get_encoding, make_shards
+    from ..data.tokens import SPLITS
+
+    with plain_errors(FetchError), resumable():
         source: DocumentSource
         if dataset:
             source, total = HubDataset(dataset, config, split, column, rows), rows
@@ -195,14 +182,14 @@ def shards(
         share = validation if name == "validation" else 1 - validation
         if share and not made.tokens[name]:
             page.paragraph(
-                f"No document is for {name}: there are too few. Give more, or make shards for "
-                f"training and validation from files of their own, with --validation 0 and 1."
+                f"No document is left for {name}: there are too few. Give more, or create the shards "
+                f"for training and validation from separate files, with --validation 0 and 1."
             )
     page.line(f"Written to {output}")
 
 
 @contextmanager
-def _document_meter(total: int | None) -> Iterator[Callable[[Made], None]]:
+def _document_meter(total: int | None) -> "Iterator[Callable[[Made], None]]":
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -213,7 +200,7 @@ def _document_meter(total: int | None) -> Iterator[Callable[[Made], None]]:
     with Progress(*columns, console=Console(stderr=True)) as meter:
         task = meter.add_task("0 tokens", total=total)
 
-        def show_progress(made: Made) -> None:
+        def show_progress(made: "Made") -> None:
             tokens = f"{sum(made.tokens.values()):,} tokens"
             meter.update(task, completed=made.documents, description=tokens)
 
@@ -222,29 +209,30 @@ def _document_meter(total: int | None) -> Iterator[Callable[[Made], None]]:
 
 @app.command()
 def fetch(
-    name: Annotated[str, typer.Argument(help=f"One of {', '.join(PUBLISHED)}.")],
+    name: Annotated[str, typer.Argument(help="fineweb10B or fineweb100B.")],
     shards: Annotated[
         int,
         typer.Option(
-            min=0, help="How many for training, about 100 million tokens and 200 MB each."
+            min=0, help="Number of training shards, about 100 million tokens and 200 MB each."
         ),
     ],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The folder; by default NAME.")
+        Path | None, typer.Option("--output", "-o", help="Folder for the shards; by default NAME.")
     ] = None,
     base_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Where the files are, if not on the hub.")
+        str | None, typer.Option(metavar="URL", help="Address of the files, if not the hub.")
     ] = None,
 ) -> None:
-    """Fetch FineWeb as GPT-2 tokens: the shard for validation, and some for training.
+    """Download FineWeb as GPT-2 tokens: the validation shard, and some training shards.
 
-    Shards that are there stay; downloads that were broken off go on when the same command is run
-    again.
+    Shards that are already there are kept. If it is interrupted, rerunning the same command resumes it.
     """
+    from ..data import FetchError, fetch_shards
+
     folder = Path(name) if output is None else output
     with (
         plain_errors(FetchError),
-        _to_be_continued(),
+        resumable(),
         _download_meter(shards + 1) as (progress, notice),
     ):
         paths = fetch_shards(
@@ -275,11 +263,11 @@ def _download_meter(
 
         def show_progress(name: str, done: int, total: int | None) -> None:
             if name not in tasks:
-                # One bar for all: that of the file before has served.
+                # Show one bar at a time.
                 for earlier in tasks.values():
                     meter.update(earlier, visible=False)
-                place = f"{len(tasks) + 1}/{files}"
-                tasks[name] = meter.add_task(f"{place} {name}", completed=done, total=total)
+                number = f"{len(tasks) + 1}/{files}"
+                tasks[name] = meter.add_task(f"{number} {name}", completed=done, total=total)
             meter.update(tasks[name], completed=done, total=total)
 
         yield show_progress, console.print
@@ -292,12 +280,15 @@ def check(
         int | None,
         typer.Option(
             min=1,
-            help="Tokens must be below; by default what was noted when the shards were made, or "
-            "that of GPT-2.",
+            help="Tokens must be below this; by default the size recorded with the shards, or that of "
+            "GPT-2.",
         ),
     ] = None,
 ) -> None:
-    """Check shards to the last token. Exits with 1 if one is truncated, corrupt or foreign."""
+    """Check every token of shards. Exits with 1 if a file is truncated, corrupt or not a shard."""
+    from ..data import FetchError, ShardError, check_shard, find_shards
+    from ..data.shards import vocabulary_of
+
     page = Page()
     faults: list[str] = []
     tokens = 0
@@ -313,7 +304,7 @@ def check(
             else:
                 page.line(f"OK     {file}")
     page.line(
-        f"\n{len(files) - len(faults)} of {_shards(len(files))} right: {tokens:,} tokens, all below "
+        f"\n{len(files) - len(faults)} of {_shards(len(files))} are valid: {tokens:,} tokens, all below "
         f"{size:,}."
     )
     if faults:

@@ -35,10 +35,9 @@ from ..lab.reporting.evaluation_figures import COMPARED_FROM, draw_loss_by_posit
 from ..lab.reporting.losses import losses_of
 from ..lab.reporting.shares import values_recalled
 from ..training import DivergedError, StoppedError
-from .chart import chart
 from .errors import plain_errors
-from .page import Page
 from .report import write_report
+from .terminal import Page, chart
 
 FIGURE = "loss-by-position.png"
 REPORT = "Trained on short contexts, read with long ones"

@@ -1,15 +1,18 @@
-"""`sia doctor`: what this machine is, and which backends work on it."""
+"""`sia doctor`: versions, hardware, and a self-check of every backend."""
 
 import json
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .machine import UNKNOWN, Gpu, Kernels, Machine, inspect_machine
-from .page import Page
-from .self_check import Check, check_backends
+from .terminal import Page
+
+if TYPE_CHECKING:
+    from ..lab.doctor import Check, Gpu, Kernels, Machine
+
+UNKNOWN = "unknown"
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -19,15 +22,17 @@ def doctor(
     compiled: Annotated[
         bool,
         typer.Option(
-            "--compile", help="Also check the backends that compile first, for some seconds."
+            "--compile", help="Also check backends that compile first, which takes seconds."
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show versions and hardware, and check the backends.
+    """Show versions and hardware, and check every backend against the formula.
 
-    Exits with 1 if a backend that should run is wrong.
+    Exits with 1 if a backend fails its check.
     """
+    from ..lab.doctor import check_backends, inspect_machine
+
     machine = inspect_machine()
     devices = ["cpu", "cuda"] if machine.gpus else ["cpu"]
     checks = [check for name in devices for check in check_backends(name, compiled=compiled)]
@@ -41,7 +46,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _print(machine: Machine, checks: Iterable[Check]) -> None:
+def _print(machine: "Machine", checks: "Iterable[Check]") -> None:
     page = Page()
     page.facts(
         [
@@ -60,24 +65,29 @@ def _print(machine: Machine, checks: Iterable[Check]) -> None:
     page.table(
         ("device", "backend", "runs", "self-check in float32"),
         [
-            (check.device, check.backend, "no" if check.absence else "yes", _verdict(check))
+            (
+                check.device,
+                check.backend,
+                "no" if check.unavailable_reason else "yes",
+                _verdict(check),
+            )
             for check in checks
         ],
     )
 
 
-def _verdict(check: Check) -> str:
-    if check.absence is not None:
-        return check.absence
+def _verdict(check: "Check") -> str:
+    if check.unavailable_reason is not None:
+        return check.unavailable_reason
     if check.passed is None:
-        return "not run: it compiles for some seconds; add --compile"
+        return "not run: it compiles first, which takes seconds; add --compile"
     if check.problem is not None:
         return f"FAILED: {check.problem}"
     verdict = "OK" if check.passed else "FAILED"
     return f"{verdict}: max error {check.error:.1e}, allowed {check.allowed:.1e}"
 
 
-def _instructions(machine: Machine) -> str:
+def _instructions(machine: "Machine") -> str:
     known = machine.instruction_sets
     listed = (
         UNKNOWN
@@ -87,14 +97,14 @@ def _instructions(machine: Machine) -> str:
     return f"{listed}; torch uses {machine.torch_cpu_capability}"
 
 
-def _kernels(kernels: Kernels) -> str:
+def _kernels(kernels: "Kernels") -> str:
     if kernels.uses is None:
         return "none"
     compiled = (f"{name}{'' if runs else ' (not here)'}" for name, runs in kernels.compiled.items())
     return f"use {kernels.uses}; compiled for {', '.join(compiled)}"
 
 
-def _gpu(gpu: Gpu) -> str:
+def _gpu(gpu: "Gpu") -> str:
     memory = _gibibytes(gpu.memory_bytes)
     return f"{gpu.name}, {memory}, compute capability {gpu.compute_capability}"
 

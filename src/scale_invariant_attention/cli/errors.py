@@ -1,29 +1,45 @@
-"""What users can mend is told in a sentence, and ends a command with 1."""
+"""Errors that users can fix, printed as one sentence, and the status that a command then ends with."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import typer
 
+# The status of a process that was interrupted.
+INTERRUPTED = 130
+
 
 @contextmanager
 def plain_errors(*others: type[Exception]) -> Iterator[None]:
-    """For wrong values, files and missing packages, and `others`; what else goes wrong is a bug."""
-    mendable: tuple[type[Exception], ...] = (
+    """Print wrong values, file errors, missing packages and `others` in a sentence, and exit with 1.
+
+    Any other exception is a bug and keeps its traceback.
+    """
+    fixable: tuple[type[Exception], ...] = (
         *(ValueError, TypeError, OSError, ModuleNotFoundError),
         *others,
     )
     try:
         yield
     except BrokenPipeError:
-        raise  # whoever reads the output has had enough
-    except mendable as error:
+        raise  # the reader of the output closed the pipe
+    except fixable as error:
         typer.echo(f"Error: {sentence(error)}", err=True)
         raise typer.Exit(1) from error
 
 
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Say on an interrupt that rerunning the command resumes it, and exit with 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("Interrupted. Rerun the same command to resume.", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
 def sentence(error: Exception) -> str:
-    """What an error says, without the number that the system has for it.
+    """The message of an error, without the system's error number.
 
     >>> sentence(OSError(28, "the disk is full; free some space"))
     'the disk is full; free some space'

@@ -1,39 +1,21 @@
-"""`sia evaluate`: the loss of a trained model by context length, and by position."""
+"""`sia evaluate`: the loss of a trained model by context length and by position."""
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
 
-from ..data import SameTokens, TokenStream, document_spans
-from ..evaluation import LengthLoss, PositionLoss, loss_by_length, loss_by_position
-from ..files import check_writable, replace_file
-from ..lab.reporting.evaluation_figures import draw_loss_by_position
-from ..provenance import provenance
-from ..training import TrainedModel, open_trained
-from ..training.ranks import find_device
-from ..training.training_data import open_corpus
 from .errors import plain_errors
-from .meter import meter
-from .page import Page
-from .subject import (
-    Data,
-    Device,
-    Lengths,
-    Subject,
-    beside,
-    chosen_lengths,
-    described,
-    own_data,
-    own_lengths,
-)
+from .options import Data, Device, Lengths, ModelFolder, whole_numbers
+from .terminal import Page, progress_bar
 
-TOKENS = 65_536
+if TYPE_CHECKING:
+    from ..data import SameTokens, TokenStream
+    from ..evaluation import LengthLoss, PositionLoss
+
 RESULTS = "evaluation.json"
 FIGURE = "loss-by-position.png"
 
@@ -42,82 +24,106 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command()
 def evaluate(
-    folder: Subject,
+    folder: ModelFolder,
     lengths: Lengths = None,
     data: Data = None,
     tokens: Annotated[
-        int, typer.Option(min=1, help="How many tokens to score at most, at each length.")
-    ] = TOKENS,
+        int, typer.Option(min=1, help="Maximum number of tokens to score at each length.")
+    ] = 65_536,
     positions: Annotated[
-        bool, typer.Option(help="Also the loss by position in long documents.")
+        bool, typer.Option(help="Also measure the loss by position in long documents.")
     ] = True,
     device: Device = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", help="The folder for the results; by default RUN/evaluation."
-        ),
+        typer.Option("--output", "-o", help="Folder for the results; by default RUN/evaluation."),
     ] = None,
 ) -> None:
-    """Show the loss of a model on the same tokens at several context lengths, and by position."""
+    """Measure a model's loss on the same tokens at several context lengths, and by position."""
     page = Page()
     with plain_errors():
+        from ..evaluation import loss_by_length, loss_by_position
+        from ..files import check_writable
+        from ..lab.reporting.evaluation_figures import draw_loss_by_position
+        from ..lab.results import describe_data, write_figure, write_results
+        from ..lab.trained_models import describe, open_subject, results_folder
+        from ..training.ranks import find_device
+
         where = find_device(device)
-        trained = open_trained(folder, device=where)
-        wanted = chosen_lengths(lengths, own_lengths(trained))
-        name = data or own_data(trained)
-        corpus = open_corpus(name, "validation", trained.model.config.vocab_size)
-        same = _same_tokens(corpus, wanted, tokens)
+        given = None if lengths is None else whole_numbers("--lengths", lengths)
+        subject = open_subject(folder, lengths=given, data=data, device=where)
+        model, corpus, longest = subject.trained.model, subject.corpus, max(subject.lengths)
+        same = _same_tokens(corpus, subject.lengths, tokens)
         if positions:
-            _check_documents(corpus, name, max(wanted))
-        results = output or beside(folder, "evaluation")
+            _check_documents(corpus, subject.data, longest)
+        results = output or results_folder(folder, "evaluation")
         check_writable(results)
-        page.line(described(trained))
-        page.line(f"The validation split of {name}: {len(corpus):,} tokens\n")
-        with meter("lengths", len(wanted) * same.count) as progress:
-            by_length = loss_by_length(trained.model, same, device=where, progress=progress)
+        page.line(describe(subject.trained))
+        page.line(f"Validation split of {subject.data}: {len(corpus):,} tokens\n")
+        with progress_bar("lengths", len(subject.lengths) * same.count) as progress:
+            by_length = loss_by_length(model, same, device=where, progress=progress)
         _print_lengths(page, by_length)
         by_position: list[PositionLoss] = []
         if positions:
-            # As many tokens as at each length, but at least two documents, for an error.
-            documents = max(2, tokens // max(wanted))
-            with meter("documents", documents) as progress:
+            # As many tokens as at each length, but at least two documents, for a standard error.
+            documents = max(2, tokens // longest)
+            with progress_bar("documents", documents) as progress:
                 by_position = loss_by_position(
-                    trained.model,
-                    corpus,
-                    max(wanted),
-                    at_most=documents,
-                    device=where,
-                    progress=progress,
+                    model, corpus, longest, at_most=documents, device=where, progress=progress
                 )
             _print_positions(page, by_position)
         _check_finite([*by_length, *by_position])
-        _write(results, trained, name, corpus, by_length, by_position)
+        write_results(
+            results / RESULTS,
+            {
+                "by_length": [asdict(row) for row in by_length],
+                "by_position": [asdict(row) for row in by_position],
+            },
+            model=subject.trained.path,
+            unfinished=subject.trained.unfinished,
+            config=model.config.to_dict(),
+            data=describe_data(subject.data, corpus, tokens=len(corpus)),
+        )
         page.line(f"\n{results / RESULTS}")
-        # That of an earlier evaluation would not belong to these results.
-        (results / FIGURE).unlink(missing_ok=True)
-        if by_position:
-            _draw(page, results / FIGURE, trained, by_position)
+        if not by_position:
+            (results / FIGURE).unlink(missing_ok=True)
+            return
+        scheme = model.config.scheme or "a custom scheme"
+        missing = write_figure(
+            results / FIGURE,
+            lambda: draw_loss_by_position(
+                {scheme: [asdict(row) for row in by_position]},
+                title=f"Loss by position, {scheme}",
+                train_length=model.config.train_length,
+            ),
+        )
+        page.line(f"No figure: {missing}" if missing else str(results / FIGURE))
 
 
-def _same_tokens(corpus: TokenStream, lengths: tuple[int, ...], tokens: int) -> SameTokens:
+def _same_tokens(corpus: "TokenStream", lengths: tuple[int, ...], tokens: int) -> "SameTokens":
+    from ..data import SameTokens
+
     try:
         return SameTokens(corpus, lengths, at_most=tokens)
     except ValueError as error:
-        raise ValueError(f"--lengths and --tokens {tokens} do not go together: {error}") from error
+        raise ValueError(f"--lengths cannot be combined with --tokens {tokens}: {error}") from error
 
 
-def _check_documents(corpus: TokenStream, name: str, length: int) -> None:
+def _check_documents(corpus: "TokenStream", name: str, length: int) -> None:
+    import numpy as np
+
+    from ..data import document_spans
+
     longest = int(np.diff(document_spans(corpus)).max())
     if longest <= length:
         raise ValueError(
-            f"--lengths must be below the {longest:,} tokens of the longest document of {name}, got "
-            f"{length:,}: the loss by position is read from whole documents. Give shorter lengths, "
+            f"--lengths must be below {longest:,}, the tokens of the longest document of {name}, got "
+            f"{length:,}: the loss by position is measured on whole documents. Give shorter lengths, "
             f"--data with longer documents, or --no-positions"
         )
 
 
-def _print_lengths(page: Page, rows: Sequence[LengthLoss]) -> None:
+def _print_lengths(page: Page, rows: "Sequence[LengthLoss]") -> None:
     page.table(
         ("length", "loss", "standard error", "tokens"),
         [
@@ -128,11 +134,11 @@ def _print_lengths(page: Page, rows: Sequence[LengthLoss]) -> None:
     )
 
 
-def _print_positions(page: Page, rows: Sequence[PositionLoss]) -> None:
+def _print_positions(page: Page, rows: "Sequence[PositionLoss]") -> None:
     page.heading("By position")
     page.paragraph(
-        f"In {rows[0].documents:,} documents, each read from its start: the loss of the tokens that "
-        f"have so many before them."
+        f"Mean over {rows[0].documents:,} documents, each read from its start, by the number of tokens "
+        f"before the predicted one."
     )
     page.table(
         ("tokens before", "loss", "standard error"),
@@ -141,7 +147,7 @@ def _print_positions(page: Page, rows: Sequence[PositionLoss]) -> None:
     )
 
 
-def _span(row: PositionLoss) -> str:
+def _span(row: "PositionLoss") -> str:
     last = row.stop - 1
     return f"{row.start:,}" if row.start == last else f"{row.start:,}-{last:,}"
 
@@ -150,51 +156,6 @@ def _error(error: float | None) -> str:
     return "" if error is None else f"{error:.4f}"
 
 
-def _check_finite(rows: Sequence[LengthLoss | PositionLoss]) -> None:
+def _check_finite(rows: "Sequence[LengthLoss | PositionLoss]") -> None:
     if not all(math.isfinite(row.loss) for row in rows):
-        raise ValueError(
-            "the loss is not finite: the model's weights are not sound; train it again"
-        )
-
-
-def _write(
-    folder: Path,
-    trained: TrainedModel,
-    data: str,
-    corpus: TokenStream,
-    by_length: Sequence[LengthLoss],
-    by_position: Sequence[PositionLoss],
-) -> None:
-    contents: dict[str, Any] = {
-        "model": str(trained.path),
-        "unfinished_at_step": trained.unfinished,
-        "config": trained.model.config.to_dict(),
-        "data": {
-            "name": data,
-            "split": "validation",
-            "tokens": len(corpus),
-            "fingerprint": corpus.fingerprint(),
-        },
-        "by_length": [asdict(row) for row in by_length],
-        "by_position": [asdict(row) for row in by_position],
-        "provenance": provenance(),
-    }
-    replace_file(
-        folder / RESULTS, (json.dumps(contents, indent=2, allow_nan=False) + "\n").encode()
-    )
-
-
-def _draw(page: Page, path: Path, trained: TrainedModel, rows: Sequence[PositionLoss]) -> None:
-    config = trained.model.config
-    scheme = config.scheme or "a scheme of its own"
-    try:
-        picture = draw_loss_by_position(
-            {scheme: [asdict(row) for row in rows]},
-            title=f"Loss by position, {scheme}",
-            train_length=config.train_length,
-        )
-    except ModuleNotFoundError as missing:
-        page.line(f"No figure: {missing}")
-    else:
-        replace_file(path, picture)
-        page.line(str(path))
+        raise ValueError("the loss is not finite: the model's weights are broken; train it again")

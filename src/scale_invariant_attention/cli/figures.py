@@ -16,7 +16,7 @@ from ..lab.reporting.drawing import as_png, as_svg
 from ..lab.reporting.gallery import Drawing, Recorded, Records, TheoryNumbers, figure_page, gallery
 from ..theory import Plain, ScaleInvariantTransform
 from .errors import plain_errors
-from .page import Page
+from .terminal import Page
 
 # Wide figures: as many pixels as a page shows.
 FORMATS: dict[str, Callable[[Any], bytes]] = {"png": partial(as_png, dpi=110), "svg": as_svg}

@@ -1,20 +1,18 @@
-"""`sia generate`: what a trained model writes behind a prompt, as it comes."""
+"""`sia generate`: text that a trained model generates from a prompt, printed as it comes."""
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
 
-from ..data import Encoding
-from ..training import open_trained
-from ..training.ranks import find_device
-from .errors import plain_errors
-from .text import BYTES, DocumentStart, TokenizerName, text_encoding
+from .errors import INTERRUPTED, plain_errors
+from .options import Device, DocumentStart, ModelFolder, Tokenizer, whole_numbers
 
-# What would move the cursor or worse: all that is no text but for the tab and the end of a line.
+if TYPE_CHECKING:
+    from ..data import Encoding
+
+# Control characters, which could move the cursor or worse, except for tabs and ends of lines.
 CONTROLS = {
     code: "\N{REPLACEMENT CHARACTER}"
     for code in (*range(0x20), *range(0x7F, 0xA0))
@@ -26,62 +24,69 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command()
 def generate(
-    folder: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FOLDER",
-            help="The folder of a run, of one of its checkpoints, or of a saved model.",
-        ),
-    ],
+    folder: ModelFolder,
     prompt: Annotated[
-        str | None, typer.Option(help="What the text begins with; by default nothing.")
+        str | None, typer.Option(help="The beginning of the text; by default empty.")
     ] = None,
     tokens: Annotated[
         str | None,
         typer.Option(
             metavar="N,N,...",
-            help="The prompt as tokens, instead of text; prints tokens.",
+            help="The prompt as token ids instead of text; prints token ids.",
         ),
     ] = None,
-    tokenizer: TokenizerName = None,
+    tokenizer: Tokenizer = None,
     document_start: DocumentStart = None,
-    max_new_tokens: Annotated[int, typer.Option(min=0, help="How many to write at most.")] = 256,
+    max_new_tokens: Annotated[
+        int, typer.Option(min=0, help="Maximum number of tokens to generate.")
+    ] = 256,
     temperature: Annotated[
-        float, typer.Option(help="0 takes the likeliest token, 1 samples as the model predicts.")
+        float,
+        typer.Option(
+            help="0 takes the most likely token; 1 samples from the model's distribution."
+        ),
     ] = 0.8,
     top_k: Annotated[
-        int | None, typer.Option(help="Sample among so many of the likeliest tokens only.")
+        int | None, typer.Option(help="Sample from this many of the most likely tokens.")
     ] = None,
     top_p: Annotated[
         float | None,
-        typer.Option(help="Sample among the likeliest tokens that have this probability together."),
+        typer.Option(
+            help="Sample from the most likely tokens that together have this probability."
+        ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="For the same text again.")] = None,
-    device: Annotated[
-        str | None, typer.Option(help="By default a GPU if there is one, else the CPU.")
-    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Set it to get the same text again.")] = None,
+    device: Device = None,
 ) -> None:
-    """Let a model write on. The text ends where the model begins a new document.
+    """Generate text from a prompt, until the model starts a new document.
 
-    The prompt stands at the start of a document, as documents do in training.
+    The prompt is read as the start of a document, as in training.
     """
     if prompt is not None and tokens is not None:
-        raise typer.BadParameter("give either --prompt or --tokens, and not both")
+        raise typer.BadParameter("give --prompt or --tokens, not both")
     if tokenizer is not None and tokens is not None:
-        raise typer.BadParameter("--tokenizer is for text; give it or --tokens, and not both")
+        raise typer.BadParameter("--tokenizer is for text; give --tokenizer or --tokens, not both")
     if document_start is not None and tokenizer is None:
-        raise typer.BadParameter("--document-start is a token of a file; give --tokenizer too")
+        raise typer.BadParameter(
+            "--document-start is a token of a tokenizer file; give --tokenizer too"
+        )
     with plain_errors():
+        import torch
+
+        from ..lab.trained_models import text_encoding
+        from ..training import open_trained
+        from ..training.ranks import find_device
+
         where = find_device(device)
         trained = open_trained(folder, device=where)
         if trained.unfinished is not None:
-            typer.echo(f"Unfinished: this is step {trained.unfinished:,}.", err=True)
+            typer.echo(f"Unfinished run: the model is from step {trained.unfinished:,}.", err=True)
         if tokens is None:
             encoding = text_encoding(trained, tokenizer, document_start)
-            ids, stops = _encoded(prompt or "", encoding), [encoding.document_start]
+            ids, stops = _encode(prompt or "", encoding), [encoding.document_start]
         else:
-            encoding, ids, stops = None, _ids(tokens), []
-        written = trained.model.stream(
+            encoding, ids, stops = None, list(whole_numbers("--tokens", tokens)), []
+        generated = trained.model.stream(
             torch.tensor([ids], device=where),
             max_new_tokens,
             temperature=temperature,
@@ -90,7 +95,7 @@ def generate(
             stop_tokens=stops,
             seed=seed,
         )
-        new = (int(token) for token in written)
+        new = (int(token) for token in generated)
         try:
             if encoding is None:
                 _print_tokens(ids, new)
@@ -98,10 +103,10 @@ def generate(
                 _print_text(encoding, ids[1:], new)
         except KeyboardInterrupt:
             typer.echo()
-            raise typer.Exit(130) from None
+            raise typer.Exit(INTERRUPTED) from None
 
 
-def _encoded(prompt: str, encoding: Encoding) -> list[int]:
+def _encode(prompt: str, encoding: "Encoding") -> list[int]:
     start = encoding.document_start
     try:
         (tokens,) = encoding.encode([prompt.encode(errors="surrogateescape")])
@@ -111,22 +116,13 @@ def _encoded(prompt: str, encoding: Encoding) -> list[int]:
             f"{error.start}"
         ) from error
     if (tokens == start).any():
-        what = "a zero byte" if encoding.name == BYTES.name else f"token {start}"
+        what = "a zero byte" if encoding.name == "bytes" else f"token {start}"
         raise ValueError(f"--prompt must not contain {what}, which starts a document")
     return [start, *tokens.tolist()]
 
 
-def _ids(tokens: str | None) -> list[int]:
-    try:
-        return [int(token) for token in (tokens or "").split(",")]
-    except ValueError as error:
-        raise ValueError(
-            f"--tokens must be whole numbers with commas between them, got {tokens!r}"
-        ) from error
-
-
-def _print_text(encoding: Encoding, prompt: list[int], tokens: Iterator[int]) -> None:
-    """The prompt and what follows, each character as soon as it is whole."""
+def _print_text(encoding: "Encoding", prompt: list[int], tokens: Iterator[int]) -> None:
+    """Print the prompt and the generated text, each character as soon as it is complete."""
     decoder = encoding.decoder()
     _print("".join(map(decoder.add, prompt)))
     for token in tokens:

@@ -9,8 +9,8 @@ import typer
 from ..files import check_writable, replace_file
 from ..lab.reporting.web_page import render_page
 from .errors import plain_errors
-from .page import Page
 from .report_inputs import read_entries
+from .terminal import Page
 
 NAME = "index.html"
 TITLE, ALONE = "Position schemes side by side", "Attention explorer"

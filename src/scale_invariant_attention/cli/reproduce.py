@@ -21,8 +21,8 @@ from ..training.config import parse_fields
 from . import reproducing as common
 from .converting import print_configurations, reproduce_conversions
 from .errors import plain_errors
-from .page import Page
 from .reproducing import SETTINGS, Shown, made, numbers, read_request, reproduce, scheme_names
+from .terminal import Page
 
 app = typer.Typer(
     help="Tables and figures of the paper, trained anew.",

@@ -23,9 +23,9 @@ from ..lab.reporting.losses import Record, seed_rows
 from ..training import DivergedError, StoppedError, TrainingConfig
 from ..training.config import parse_fields
 from ..training.ranks import FirstRankFailedError, is_first_rank
-from .errors import plain_errors
-from .page import Page
-from .train import STOPPED, training_bar
+from .errors import INTERRUPTED, plain_errors
+from .terminal import Page
+from .train import training_bar
 
 OPTIONS = (
     *("--scale", "--schemes", "--values", "--seeds", "--lengths", "--tokens", "--examples"),
@@ -185,7 +185,7 @@ def reproduce(request: Request, trials: Sequence[Trial], shown: Shown) -> None:
     except StoppedError as stopped:
         if is_first_rank():
             typer.echo(str(stopped), err=True)
-        raise typer.Exit(STOPPED) from stopped
+        raise typer.Exit(INTERRUPTED) from stopped
     except FirstRankFailedError as failed:
         raise typer.Exit(1) from failed
     except KeyboardInterrupt as interrupted:
@@ -194,7 +194,7 @@ def reproduce(request: Request, trials: Sequence[Trial], shown: Shown) -> None:
             f"same command again to go on.",
             err=True,
         )
-        raise typer.Exit(STOPPED) from interrupted
+        raise typer.Exit(INTERRUPTED) from interrupted
     if is_first_rank():
         lengths = trials[0].evaluation.lengths
         rows = seed_rows((records[trial.name] for trial in trials), shown.label, shown.values)

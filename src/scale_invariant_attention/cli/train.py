@@ -1,4 +1,4 @@
-"""`sia train`: a recipe, or any change of it, trained in a folder."""
+"""`sia train`: train a recipe, with any of its fields changed, in a folder."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -25,17 +25,16 @@ from ..training.ranks import FirstRankFailedError, is_first_rank
 from ..training.recipes import RECIPES
 from ..training.runs import MODEL
 from ..training.tensorboard import TensorBoard
-from .errors import plain_errors
-from .page import Page
+from .errors import INTERRUPTED, plain_errors
+from .options import Device, or_bad_parameter
+from .terminal import Page
 
-# The status of a process that was asked to stop.
-STOPPED = 130
-# Seconds over which the time that is left is estimated: steps with validation take longer.
+# Seconds over which the remaining time is estimated: steps with validation take longer.
 ESTIMATED_OVER = 600.0
 
 OPTIONS = ("--recipe", "--output", "--device", "--tensorboard", "--print-config", "--help")
 
-# How typer is to make the command: what it does not know is a field of the configuration.
+# Options that typer does not know are fields of the configuration.
 SETTINGS: dict[str, Any] = {
     "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
     "options_metavar": "[OPTIONS] [--FIELD VALUE]...",
@@ -50,53 +49,46 @@ def train_command(
     context: typer.Context,
     name: Annotated[
         str,
-        typer.Option("--recipe", metavar="NAME", help=f"What to start from: {', '.join(RECIPES)}."),
+        typer.Option("--recipe", metavar="NAME", help=f"One of {', '.join(RECIPES)}."),
     ] = "mini",
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", help="The folder of the run; by default runs/RECIPE-SCHEME."
-        ),
+        typer.Option("--output", "-o", help="Folder of the run; by default runs/RECIPE-SCHEME."),
     ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="By default a GPU if there is one, else the CPU.")
-    ] = None,
+    device: Device = None,
     tensorboard: Annotated[
         bool,
         typer.Option(
             "--tensorboard",
-            help="Write what is measured for TensorBoard too, into RUN/tensorboard.",
+            help="Also write the measurements for TensorBoard, to RUN/tensorboard.",
         ),
     ] = False,
     print_config: Annotated[
-        bool, typer.Option("--print-config", help="Show the whole configuration, and do nothing.")
+        bool, typer.Option("--print-config", help="Show the whole configuration and exit.")
     ] = False,
 ) -> None:
-    """Train a model, or go on with a training that was stopped or killed.
+    """Train a model, or resume a run that was stopped or killed.
 
-    Every field that --print-config shows can be set: --scheme rope --steps 1000 --clip-norm 1
-    --scheme-options tau=1,learn_tau=true. With several processes: torchrun --nproc-per-node 2 -m
-    scale_invariant_attention.cli train, and the same options.
+    Every field that --print-config shows can be set, for example: --scheme rope --steps 1000
+    --clip-norm 1 --scheme-options tau=1,learn_tau=true. To train with several processes: torchrun
+    --nproc-per-node 2 -m scale_invariant_attention.cli train, with the same options.
     """
-    try:
-        config = recipe(name, **parse_fields(context.args, options=OPTIONS))
-    except (ValueError, TypeError) as error:
-        raise typer.BadParameter(str(error)) from error
+    config = or_bad_parameter(lambda: recipe(name, **parse_fields(context.args, options=OPTIONS)))
     if print_config:
         Page().line(json.dumps(config.to_dict(), indent=2))
         return
     folder = output or Path("runs") / f"{name}-{config.scheme}"
     if is_first_rank():
-        _train_and_tell(config, folder, device, tensorboard)
+        _train_with_output(config, folder, device, tensorboard)
     else:
         _train_silently(config, folder, device)
 
 
-def _train_and_tell(
+def _train_with_output(
     config: TrainingConfig, folder: Path, device: str | None, tensorboard: bool
 ) -> None:
     page = Page()
-    page.line(f"{_described(config)}, in {folder}")
+    page.line(f"{_describe(config)}, in {folder}")
     try:
         with plain_errors(DivergedError), ExitStack() as opened:
             watchers: list[Callable[[TrainingProgress], object]] = []
@@ -112,21 +104,21 @@ def _train_and_tell(
             train(config, folder, device=device, watch=watch, notice=notice)
     except StoppedError as stopped:
         typer.echo(str(stopped), err=True)
-        raise typer.Exit(STOPPED) from stopped
+        raise typer.Exit(INTERRUPTED) from stopped
     page.line(f"Trained. The model is in {folder / MODEL}")
 
 
 def _train_silently(config: TrainingConfig, folder: Path, device: str | None) -> None:
-    """On other ranks than the first, which says it all."""
+    """Train on a rank other than the first, which alone prints."""
     try:
         train(config, folder, device=device)
     except StoppedError as stopped:
-        raise typer.Exit(STOPPED) from stopped
+        raise typer.Exit(INTERRUPTED) from stopped
     except (FirstRankFailedError, DivergedError) as error:
         raise typer.Exit(1) from error
 
 
-def _described(config: TrainingConfig) -> str:
+def _describe(config: TrainingConfig) -> str:
     layers = "1 layer" if config.layers == 1 else f"{config.layers} layers"
     return (
         f"{config.scheme}: {layers} of width {config.width}, {config.steps:,} steps of "
@@ -136,7 +128,7 @@ def _described(config: TrainingConfig) -> str:
 
 @contextmanager
 def training_bar() -> Iterator[tuple[Callable[[TrainingProgress], None], Callable[[str], None]]]:
-    """A bar with loss, speed and the time that is left; a line a validation, in a pipe only these."""
+    """A bar with loss, speed and remaining time, and a line per validation; only lines in a pipe."""
     console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
     columns = (
         MofNCompleteColumn(),
@@ -155,7 +147,7 @@ def training_bar() -> Iterator[tuple[Callable[[TrainingProgress], None], Callabl
         def watch(now: TrainingProgress) -> None:
             description = f"loss {now.loss:.3f}, {now.tokens_per_second:,.0f} tokens/s"
             if not tasks:
-                # Not before: steps made by an earlier command would count as made at once.
+                # Not earlier, or the steps of an interrupted run would count towards the speed.
                 tasks.append(bar.add_task(description, total=now.steps, completed=now.step))
             bar.update(tasks[0], completed=now.step, description=description)
             if now.validation is not None:

@@ -1,0 +1,142 @@
+"""Terminal output: headings, paragraphs, tables, progress bars, and charts drawn in characters."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+_LINE = 88
+_UNBOUNDED = 10_000
+
+Point = tuple[float, float]
+
+
+class Page:
+    """Prints to standard output; tables wrap at the edge of a terminal, and never in a pipe."""
+
+    def __init__(self) -> None:
+        self._console = Console(markup=False, highlight=False, emoji=False)
+        self._width = min(self._console.width, _LINE)
+        if not self._console.is_terminal:
+            self._console.width = _UNBOUNDED
+
+    def heading(self, text: str) -> None:
+        """Print a line set off from what came before."""
+        self._console.print(f"\n{text}", style="bold")
+
+    def paragraph(self, text: str) -> None:
+        """Print prose, wrapped to a comfortable width."""
+        self._console.print(text, width=self._width)
+
+    def line(self, text: str) -> None:
+        """Print text that a reader may copy, such as a path, without wrapping it."""
+        self._console.print(text, soft_wrap=True)
+
+    def table(
+        self, header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = False
+    ) -> None:
+        """Print columns under a header; `numbers` aligns all but the first to the right."""
+        table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+        for column, name in enumerate(header):
+            right = numbers and column > 0
+            table.add_column(name, justify="right" if right else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*row)
+        self._console.print(table)
+
+    def facts(self, facts: Iterable[tuple[str, str]]) -> None:
+        """Print names with their values, one per line."""
+        table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), show_header=False)
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, value in facts:
+            table.add_row(name, value)
+        self._console.print(table)
+
+
+@contextmanager
+def progress_bar(unit: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal that disappears at the end; yields a function that sets how much is done."""
+    console = Console(stderr=True)
+    columns = (TextColumn(unit), BarColumn(), TimeRemainingColumn())
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def chart(
+    lines: Mapping[str, Sequence[Point]],
+    *,
+    labels_at: Sequence[float],
+    marked: float | None = None,
+    width: int = 64,
+    height: int = 16,
+) -> list[str]:
+    """Draw lines over a logarithmic x axis, each with its own character; later lines cover earlier ones.
+
+    Args:
+        lines: points by character, from left to right.
+        labels_at: x values that are labelled.
+        marked: x value of a vertical line.
+        width: columns of the drawing.
+        height: rows of the drawing.
+
+    >>> print("\\n".join(chart({"a": [(1, 0), (8, 2)]}, labels_at=[1, 8], width=8, height=3)))
+      2.00 |      aa
+      1.00 |  aaaa
+      0.00 |aa
+           +--------
+            1      8
+    """
+    points = [point for line in lines.values() for point in line]
+    left, right = (math.log(pick(x for x, _ in points)) for pick in (min, max))
+    bottom, top = (pick(y for _, y in points) for pick in (min, max))
+
+    def column(x: float) -> int:
+        return round((math.log(x) - left) / (right - left) * (width - 1))
+
+    def row(y: float) -> int:
+        return round((top - y) / ((top - bottom) or 1.0) * (height - 1))
+
+    canvas = [[" "] * width for _ in range(height)]
+    if marked is not None:
+        for cells in canvas:
+            cells[column(marked)] = ":"
+    for character, line in lines.items():
+        for index in range(width):
+            x = math.exp(left + (right - left) * index / (width - 1))
+            y = _between(line, x)
+            if y is not None:
+                canvas[row(y)][index] = character
+    drawn = []
+    for number, cells in enumerate(canvas):
+        value = top - (top - bottom) * number / (height - 1)
+        drawn.append(f"{value:>6.2f} |{''.join(cells)}".rstrip())
+    drawn.append(f"{'':>7}+{'-' * width}")
+    drawn.append(f"{'':>8}{_labels(labels_at, column, width)}")
+    return drawn
+
+
+def _between(line: Sequence[Point], x: float) -> float | None:
+    """The height of a line at x, straight between its points on the logarithmic axis."""
+    tolerance = 1 + 1e-9
+    for (x0, y0), (x1, y1) in pairwise(line):
+        if x0 / tolerance <= x <= x1 * tolerance:
+            share = (math.log(x) - math.log(x0)) / (math.log(x1) - math.log(x0))
+            return y0 + share * (y1 - y0)
+    return None
+
+
+def _labels(at: Sequence[float], column: Callable[[float], int], width: int) -> str:
+    cells = [" "] * (width + 1)
+    for x in at:
+        text = f"{x:,.0f}"
+        start = min(column(x), width - len(text))
+        cells[start : start + len(text)] = text
+    return "".join(cells).rstrip()

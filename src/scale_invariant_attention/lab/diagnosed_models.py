@@ -1,0 +1,184 @@
+"""Models to diagnose, from the folder of a run or from one that transformers saved."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..analysis import ScoreSource, gpt_scores
+from ..data import Encoding, TokenStream, get_encoding
+from ..data.encoding import DOCUMENT_START, KEPT
+from ..model import GPT
+from ..model.storage import MODEL_TYPE
+from ..schemes import ScaleInvariant
+from ..training import open_trained
+from ..training.runs import CONFIG
+from ..training.training_data import STANDARD_LIBRARY, open_corpus
+from .trained_models import (
+    BYTES,
+    LENGTHS,
+    describe,
+    results_folder,
+    training_data,
+    validation_lengths,
+)
+
+TOKENIZER_CONFIG = "tokenizer_config.json"
+
+
+@dataclass(frozen=True, eq=False)
+class DiagnosedModel:
+    """A model whose attention scores can be read, and everything that its diagnosis depends on."""
+
+    path: Path
+    source: ScoreSource
+    description: str  # one line
+    title: str  # of the figure
+    config: Mapping[str, Any]
+    scale_invariant: bool
+    qk_norm: bool
+    transformers: bool  # whether it can be converted and calibrated
+    lengths: tuple[int, ...]  # unless others are given
+    data: Callable[[], str]  # name of the text to read unless another is given
+    corpus: Callable[[str], TokenStream]  # tokens of a text by its name
+    results: Path  # folder for results unless another is given
+    unfinished: int | None = None
+
+
+def open_diagnosed_model(folder: Path, device: torch.device) -> DiagnosedModel:
+    """The model of a run, of a checkpoint, of a saved model, or of a folder of transformers."""
+    if _is_of_transformers(folder):
+        return _open_transformers(folder, device)
+    trained = open_trained(folder, device=device)
+    vocab_size = trained.model.config.vocab_size
+    return DiagnosedModel(
+        path=trained.path,
+        description=describe(trained),
+        lengths=validation_lengths(trained),
+        data=lambda: training_data(trained),
+        corpus=lambda name: open_corpus(name, "validation", vocab_size),
+        results=results_folder(folder, "diagnosis"),
+        unfinished=trained.unfinished,
+        **_gpt_properties(trained.model),
+    )
+
+
+def _is_of_transformers(folder: Path) -> bool:
+    """Whether the configuration is that of a model that we did not save."""
+    try:
+        config = json.loads((folder / CONFIG).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(config, dict) and config.get("model_type", MODEL_TYPE) != MODEL_TYPE
+
+
+def _gpt_properties(model: GPT) -> dict[str, Any]:
+    return {
+        "source": partial(gpt_scores, model),
+        "title": f"Attention of {model.config.scheme or 'a custom scheme'}",
+        "config": model.config.to_dict(),
+        "scale_invariant": isinstance(model.scheme.distance, ScaleInvariant),
+        "qk_norm": model.config.qk_norm,
+        "transformers": False,
+    }
+
+
+def _open_transformers(folder: Path, device: torch.device) -> DiagnosedModel:
+    """The model of a folder that ``save_pretrained`` wrote, converted or not, or that we exported."""
+    # Slow to import, and not always installed.
+    from ..huggingface import ScaleInvariantGPTForCausalLM, transformers_scores
+    from ..huggingface.settings import read
+
+    model = _load_transformers(folder, device)
+    if isinstance(model, ScaleInvariantGPTForCausalLM):
+        scheme = model.config.scheme
+        properties = _gpt_properties(model.gpt)
+    else:
+        settings = read(model.config)
+        scheme = None if settings is None else settings.scheme_name
+        distance = None if settings is None else settings.scheme.distance
+        properties = {
+            "source": partial(transformers_scores, model),
+            "title": f"Attention of {_name(model, scheme)}",
+            "config": json.loads(model.config.to_json_string()),
+            "scale_invariant": isinstance(distance, ScaleInvariant),
+            # Whatever it does with queries and keys, a calibration brings scores to unit variance.
+            "qk_norm": False,
+            "transformers": True,
+        }
+    return DiagnosedModel(
+        path=folder,
+        description=f"{_name(model, scheme)}, from {folder}",
+        lengths=LENGTHS,
+        data=lambda: STANDARD_LIBRARY,
+        corpus=partial(_open_text, folder, model.config.vocab_size),
+        # Inside the folder, they would be taken for a part of the model.
+        results=folder.absolute().with_name(f"{folder.absolute().name}-diagnosis"),
+        **properties,
+    )
+
+
+def _name(model: Any, scheme: str | None) -> str:
+    family = str(model.config.model_type)
+    return f"{family} with {scheme}" if scheme else family
+
+
+def _load_transformers(folder: Path, device: torch.device) -> Any:
+    from transformers import AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    model, loading = AutoModelForCausalLM.from_pretrained(
+        folder,
+        local_files_only=True,
+        output_loading_info=True,
+        # Pickled files can run any code.
+        use_safetensors=True,
+        # Most CPUs compute slowly in half precision.
+        dtype=torch.float32 if device.type == "cpu" else "auto",
+    )
+    if loading["missing_keys"]:
+        missing = sorted(loading["missing_keys"])
+        raise ValueError(
+            f"the weights in {folder} lack {len(missing)} tensors of its configuration, "
+            f"{missing[0]!r} for one: save the whole model there"
+        )
+    return model.to(device).eval()
+
+
+def _open_text(folder: Path, vocab_size: int, name: str) -> TokenStream:
+    encoding = None if name.startswith("shards:") else _encoding(folder, vocab_size)
+    return open_corpus(name, "validation", vocab_size, encoding)
+
+
+def _encoding(folder: Path, vocab_size: int) -> Encoding:
+    """The encoding of the tokenizer next to the model, or bytes if the vocabulary is as large."""
+    if (folder / KEPT).exists():
+        return get_encoding(str(folder / KEPT), document_start=_document_start(folder))
+    if vocab_size == BYTES.vocab_size:
+        return BYTES
+    raise FileNotFoundError(
+        f"{folder} has no {KEPT} to encode text with: save the tokenizer there, with "
+        f"tokenizer.save_pretrained, or give --data shards:FOLDER with tokens of this model"
+    )
+
+
+def _document_start(folder: Path) -> str:
+    """The token that starts a text, or else the one that ends it."""
+    path = folder / TOKENIZER_CONFIG
+    try:
+        config = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return DOCUMENT_START
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    for name in ("bos_token", "eos_token"):
+        token = config.get(name)
+        token = token.get("content") if isinstance(token, dict) else token
+        if isinstance(token, str):
+            return token
+    return DOCUMENT_START
