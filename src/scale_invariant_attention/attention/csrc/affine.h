@@ -1,10 +1,10 @@
-// Gain and bias by offset, laid out so that a row of a tile reads them side by side.
+// Gain and bias by offset, laid out so that a row of a tile reads them contiguously.
 // Plain data: files compiled for one instruction set include it.
 #pragma once
 
 #include "call.h"
 
-// Tiles reach over what is visible: so much of a line lies beyond its ends, on both sides.
+// Tiles extend beyond the visible keys: a line has this margin at both ends.
 constexpr int64_t LINE_MARGIN = 256;
 
 static inline int64_t line_size(int64_t length, bool is_causal) {
@@ -12,12 +12,12 @@ static inline int64_t line_size(int64_t length, bool is_causal) {
 }
 
 // The gain at offset x (query position less key position) of head h is gain[h * gain_head - x]; bias is
-// laid out alike. Offsets reach from -length + 1 (0 when causal) to length - 1.
+// laid out the same way. Offsets range from -length + 1 (0 when causal) to length - 1.
 struct Lines {
     const float *gain, *bias;
     int64_t gain_head, bias_head;
     int64_t length;
-    bool hides;  // some bias is -inf, which is as good as a mask
+    bool hides;  // some bias is -inf, which acts as a mask
 };
 
 struct Affine {
@@ -27,7 +27,7 @@ struct Affine {
 // The scale-invariant transform at any distance.
 Affine scale_invariant(double tau, double distance);
 
-// Its derivatives by tau.
+// Its derivatives with respect to tau.
 struct Slopes {
     double gain, bias;
 };

@@ -1,8 +1,8 @@
 // Backward: a share of the key blocks of one head against all queries that see them.
 //
 // Weights are recomputed from the log-sum-exp. A work item owns its key blocks, and with them the
-// gradients of keys and values; those of queries are its own sums, added up in a fixed order when
-// several items share a head. Nothing depends on which thread runs what.
+// gradients of keys and values. It sums its own gradients of the queries, which are added in a fixed
+// order when several items share a head. Results do not depend on which thread runs which item.
 #pragma once
 
 #include "forward.h"
@@ -13,16 +13,16 @@ constexpr int64_t BACK_QUERIES = SIA_BACKWARD_QUERIES, BACK_KEYS = SIA_BACKWARD_
 constexpr int64_t TILE_ROW = BACK_KEYS + 16;  // with zeros at the end: see sum_diagonals
 static_assert(BACK_QUERIES % ROWS == 0 && BACK_KEYS % ROWS == 0 && BACK_KEYS % PANEL == 0,
               "blocks of whole tiles");
-static_assert(TILE_ROW - BACK_KEYS >= WIDTH, "a vector of zeros behind each row");
+static_assert(TILE_ROW - BACK_KEYS >= WIDTH, "a vector of zeros after each row");
 static_assert(BACK_QUERIES + BACK_KEYS + WIDTH <= LINE_MARGIN, "diagonals stay on the line");
 
 struct BackwardMemory {
-    // Of all queries of a head: scaled queries and gradients of the output in blocks of panels, the
-    // base and the delta of each row, and the gradients of the queries.
+    // All queries of a head: scaled queries and gradients of the output in blocks of panels, base and
+    // delta per row, and the gradients of the queries.
     float *query, *grad_out, *base, *delta, *grad_query;
-    // Of a block of keys.
+    // A block of keys.
     float *keys_transposed, *values_transposed, *keys, *grad_keys, *grad_values;
-    // Of a tile. The last two are for the gradients of the affine.
+    // A tile. The last two are for gradients of the affine.
     float *weights, *grad_scores, *scores, *grad_logits;
     float *gain, *bias, *buffer;
     size_t bytes;
@@ -61,9 +61,9 @@ static BackwardMemory backward_memory(const Plan& plan, void* memory) {
 
 static size_t backward_bytes(const Plan& plan) { return backward_memory(plan, nullptr).bytes; }
 
-// What backward needs of every row: weight = exp(logit - base), grad_logit = weight * (grad_weight -
-// delta). A row that saw no key, or whose gradient is zero, has an infinite base: its weights vanish, and
-// with them all that it would contribute, even if its output is NaN.
+// Base and delta of every row: weight = exp(logit - base), grad_logit = weight * (grad_weight - delta). A
+// row that saw no key, or whose gradient is zero, has an infinite base: its weights vanish, and with them
+// all its contributions, even if its output is NaN.
 static void pack_queries(const Plan& plan, const BackwardMemory& m, int64_t batch, int64_t head) {
     const Call& call = plan.call;
     int64_t size = round_up(call.head_size, PANEL), value_size = round_up(call.value_size, PANEL);
@@ -91,7 +91,7 @@ static void pack_queries(const Plan& plan, const BackwardMemory& m, int64_t batc
             }
             float lse = call.lse[first + i];
             if (wanted && lse != -__builtin_inff()) {
-                // What comes back may be NaN or infinite, and has been cleared from the panels.
+                // The incoming gradient may be NaN or infinite; the panels hold zeros instead.
                 m.base[i] = all_finite(grad, call.value_size) ? lse : __builtin_nanf("");
                 m.delta[i] = delta - call.grad_lse[first + i];
                 continue;
@@ -103,7 +103,7 @@ static void pack_queries(const Plan& plan, const BackwardMemory& m, int64_t batc
     }
 }
 
-// A row of scores and gradients of weights becomes weights and gradients of scores.
+// Turn a row of scores and gradients of weights into weights and gradients of scores.
 template <bool MASKED, bool AFFINE>
 SIA_INLINE void backward_row(const BackwardMemory& m, int64_t i, RowAffine affine, float base,
                              float delta, int64_t first, int64_t end) {
@@ -112,11 +112,11 @@ SIA_INLINE void backward_row(const BackwardMemory& m, int64_t i, RowAffine affin
     float* grads = m.grad_scores + i * TILE_ROW;
     for (int64_t c = first; c < end; c += WIDTH) {
         Vec score = load(scores + c), gain = load(affine.gain + c), bias = load(affine.bias + c);
-        // In this order: the logit is rounded as it was forward, and the difference is exact or small.
+        // In this order, the logit is rounded as in forward, and the difference is exact or small.
         Vec weight = exp((score * gain + bias) - base);
         Vec grad_logit = weight * (load(grads + c) - delta);
         if (MASKED) {
-            // Infinite scores and rows spoilt by NaN must not come through where they are hidden.
+            // Infinite scores and NaN rows must have no effect where they are hidden.
             weight = bias == hidden ? nothing : weight;
             grad_logit = bias == hidden ? nothing : grad_logit;
         }
@@ -129,14 +129,14 @@ SIA_INLINE void backward_row(const BackwardMemory& m, int64_t i, RowAffine affin
     }
 }
 
-// Add the gradients of gain and bias of a tile of RANGES to the line: sums along its diagonals. The line
-// is read at c - i, so vectors go up along the rows of the tile; what they touch outside of it is zero.
+// Add the gradients of gain and bias of a RANGES tile to the line: sums along its diagonals. The line is
+// indexed by c - i, so vectors shift by one element per row of the tile; outside of it they read zeros.
 static void sum_diagonals(const Plan& plan, const TilePlace& place, const BackwardMemory& m,
                           int64_t queries, double* line) {
     double* gains = line + LINE_MARGIN + plan.lines.length - 1 - place.offset;
     double* biases = gains + plan.line_size;
     for (int64_t e = -(queries - 1); e < place.keys; e += WIDTH) {
-        // Four chains of sums: one would wait for itself.
+        // Four independent sums, to hide the latency of additions.
         Vec gain_sums[4] = {}, bias_sums[4] = {};
         int64_t i = greatest(0, 1 - WIDTH - e), end = least(queries, BACK_KEYS - e);
         auto add = [&](int chain, int64_t row) __attribute__((always_inline)) {
@@ -157,7 +157,7 @@ static void sum_diagonals(const Plan& plan, const TilePlace& place, const Backwa
     }
 }
 
-// The same for a tile that is GENERAL, pair by pair.
+// The same for a GENERAL tile, pair by pair.
 static void sum_pairs(const Plan& plan, const TilePlace& place, const BackwardMemory& m,
                       int64_t queries, double* line, double* far) {
     const Call& call = plan.call;
@@ -308,7 +308,7 @@ static void backward_item(const Plan& plan, int64_t item, void* memory) {
     int64_t batch = place / call.key_heads, key_head = place % call.key_heads;
     int64_t size = round_up(call.head_size, PANEL), heads = call.batch * call.query_heads;
     if (plan.affine_grads) {
-        // The zeros between the rows, which diagonals run through.
+        // The zeros between rows, which the diagonals cross.
         memset(m.scores - 16, 0, (BACK_QUERIES * TILE_ROW + 32) * 4);
         memset(m.grad_logits - 16, 0, (BACK_QUERIES * TILE_ROW + 32) * 4);
     }
@@ -321,7 +321,7 @@ static void backward_item(const Plan& plan, int64_t item, void* memory) {
         }
         pack_queries(plan, m, batch, head);
         memset(m.grad_query, 0, round_up(call.query_length, BACK_QUERIES) * size * 4);
-        // There and back again, so that early and late blocks, which differ in work, mix evenly.
+        // Back and forth, so that early and late blocks, which differ in work, are spread evenly.
         for (int64_t n = 0; n < plan.geometry.key_blocks; ++n) {
             int64_t turn = n / plan.slots, at = n % plan.slots;
             if ((turn % 2 ? plan.slots - 1 - at : at) != slot) continue;

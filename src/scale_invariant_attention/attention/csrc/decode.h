@@ -1,5 +1,5 @@
-// Decoding: a few queries against a long cache. Nothing is packed: keys and values are read once, where
-// they lie, for all query heads that share them. The cache is cut into parts of a fixed length, each a
+// Decoding: a few queries against a long cache. Nothing is packed: keys and values are read once, in
+// place, for all query heads that share them. The cache is cut into parts of a fixed length, each a
 // work item; the softmaxes of the parts are merged at the end.
 #pragma once
 
@@ -8,13 +8,13 @@
 namespace SIA_ISA {
 
 constexpr int64_t CACHE_BLOCK = 256;   // keys at a time
-constexpr int64_t DECODE_ROWS = 16;    // with more that share their keys, packing these pays
+constexpr int64_t DECODE_ROWS = 16;    // if more rows share their keys, packing pays off
 
-// What is known of a row: it sees something that is not finite, or a score of it was not.
+// Flags of a row: it sees a non-finite value, or one of its scores was not finite.
 constexpr uint8_t BAD = 1, SUSPECT = 2;
 static_assert(CACHE_BLOCK % PANEL == 0, "blocks of whole panels");
 
-// scores[r][0] = queries[r] . key for R rows, in four chains of sums altogether.
+// scores[r][0] = queries[r] . key for R rows, in four independent sums in total.
 template <int R>
 SIA_INLINE void dots(const float* queries, const float* key, int64_t size, float* scores) {
     constexpr int CHAINS_EACH = 4 / R;
@@ -35,7 +35,7 @@ SIA_INLINE void dots(const float* queries, const float* key, int64_t size, float
     }
 }
 
-// Ask for rows that come later; memory is slow to answer, and does not see through the order of access.
+// Prefetch later rows: memory is slow, and the hardware does not recognise this order of access.
 constexpr int64_t FLOATS_AHEAD = 512;
 
 SIA_INLINE void fetch_rows(const float* rows, int64_t row, int64_t count, int64_t size) {
@@ -77,7 +77,7 @@ SIA_INLINE void weigh_columns(const float* weights, const float* values, int64_t
         for (int v = 0; v < V; ++v) store(out + r * out_row + v * WIDTH, sums[r][v]);
 }
 
-// A few values at a time, so that memory is read in its order though the columns take turns.
+// A few values at a time, so that memory is read in order although columns are processed in turn.
 constexpr int64_t VALUES_AT_ONCE = 4;
 
 template <int R>
@@ -99,8 +99,8 @@ static void weigh(const float* weights, const float* values, int64_t value_row, 
     }
 }
 
-// The softmax of a row over a part of the cache: its highest logit, its total, whether it is bad, and
-// its output, not yet divided.
+// The softmax of a row over a part of the cache: highest logit, total, whether it is bad, and the
+// unnormalised output.
 constexpr int64_t PARTIAL_HEAD = 16;
 
 static size_t partial_floats(const Call& call) {
@@ -137,8 +137,8 @@ static DecodeMemory decode_memory(const Plan& plan, void* memory) {
 
 static size_t decode_bytes(const Plan& plan) { return decode_memory(plan, nullptr).bytes; }
 
-// Keys or values of a block as floats: where they lie, or converted, or with all that is not finite
-// replaced by zero and the rows it was in marked.
+// Keys or values of a block as floats: in place, converted, or with non-finite values replaced by zero and
+// their rows marked.
 struct CacheRows {
     const float* data;
     int64_t row;
@@ -158,7 +158,7 @@ static CacheRows cache_rows(const Call& call, const Tensor& tensor, int64_t batc
     return {buffer, size};
 }
 
-// One block of the cache for all rows. With `bad`, what is not finite is taken out and marked there.
+// One block of the cache for all rows. With `bad`, non-finite values are replaced and marked there.
 static void decode_block(const Plan& plan, const DecodeMemory& m, int64_t batch, int64_t key_head,
                          int64_t block, uint8_t* bad) {
     const Call& call = plan.call;
@@ -200,15 +200,15 @@ static void decode_block(const Plan& plan, const DecodeMemory& m, int64_t batch,
                  m.out + r * width, width);
 }
 
-// Whether any row sees anything of a block.
+// Whether any row sees any key of a block.
 static bool block_is_seen(const Plan& plan, int64_t batch, int64_t block) {
     for (int64_t i = 0; i < plan.call.query_length; ++i)
         if (tile_place(plan, batch, 0, i, block, nullptr).kind != Tile::EMPTY) return true;
     return false;
 }
 
-// One part of the cache. Returns false when something in it was not finite, which a first run finds out
-// by its results: then it has to be done again, `careful` this time.
+// One part of the cache. Returns false if a result shows that some value was not finite: then the part must
+// be processed again, this time `careful`.
 static bool decode_part(const Plan& plan, const DecodeMemory& m, int64_t batch, int64_t key_head,
                         int64_t part, bool careful) {
     const Call& call = plan.call;
@@ -251,7 +251,7 @@ static void decode_item(const Plan& plan, int64_t item, void* memory) {
     }
 }
 
-// Put the parts of one row together, in their order.
+// Merge the parts of one row, in order.
 static void merge_item(const Plan& plan, int64_t item, void*) {
     const Call& call = plan.call;
     int64_t rows = plan.group * call.query_length, place = item / rows, r = item % rows;

@@ -1,4 +1,4 @@
-// What Python calls. Every function returns 0, or another number for what went wrong.
+// The functions that Python calls. Each returns 0 or an error code.
 #include <string.h>
 
 #include <algorithm>
@@ -21,13 +21,13 @@ extern const Kernels avx2_kernels, avx512_kernels;
 namespace {
 
 constexpr int OUT_OF_MEMORY = 1, FAILED = 2;
-// Layout of Call and meaning of the functions; Python refuses another one.
+// Version of the layout of Call and of the functions; Python refuses any other.
 constexpr int64_t INTERFACE = 1;
 // Keys and values are packed for as many heads at a time as fit into this, at least one.
 constexpr int64_t PACKED_AT_MOST = int64_t(32) << 20;
-// With tau, farther distances are computed one by one: positions may be anything.
+// With tau, greater distances are computed one by one, because positions can be arbitrarily far apart.
 constexpr int64_t LINES_AT_LEAST = 1 << 16;
-// Fewer multiply-adds than this are done before a second thread wakes up.
+// Multiply-adds that one thread finishes before a second one has woken up.
 constexpr double WORTH_A_THREAD = 2e5;
 // Keys in a part of the cache.
 constexpr int64_t PART = 2048;
@@ -66,7 +66,7 @@ int64_t useful_threads(const Call& call) {
     return std::max<int64_t>(1, std::min<int64_t>(call.threads, int64_t(work / WORTH_A_THREAD)));
 }
 
-// How many distances the lines of a call hold.
+// The number of distances in the lines of a call.
 int64_t lines_length(const Geometry& geometry) {
     const Call& call = *geometry.call;
     int64_t length = greatest_distance(geometry) + 1;
@@ -78,7 +78,7 @@ void plan_affine(Plan& plan, OwnedLines& owned) {
     int64_t length = lines_length(plan.geometry);
     owned = make_lines(plan.call, length);
     plan.lines = owned.lines;
-    // Lines that are kept may be longer. The gradients have places for these distances and no more.
+    // Cached lines may be longer, but the gradients have room for only these distances.
     plan.lines.length = length;
     plan.far = plan.call.tau && greatest_distance(plan.geometry) >= plan.lines.length;
 }
@@ -133,14 +133,14 @@ void forward(Plan& plan, const Kernels& kernels, int64_t threads) {
     }
 }
 
-// How many work items share a head, so that the threads have equal work.
+// The number of work items that share a head, chosen so that threads have equal work.
 int64_t slots_for(int64_t heads, int64_t threads, int64_t key_blocks) {
     int64_t slots = 1;
     while (heads * slots % threads != 0 && heads * slots < 8 * threads) ++slots;
     return std::min(slots, std::max<int64_t>(1, key_blocks));
 }
 
-// Sum the slots in their order: the queries' gradients, and the affine's by head and distance.
+// Sum the slots in order: the queries' gradients, and the affine's by head and distance.
 void sum_slots(const Plan& plan, int64_t threads) {
     const Call& call = plan.call;
     int64_t heads = call.batch * call.query_heads, floats = call.query_length * call.head_size;
@@ -233,7 +233,7 @@ SIA_EXPORT void sia_set_parallel(void* gomp_parallel) { set_parallel(gomp_parall
 
 SIA_EXPORT const char* sia_instruction_set() { return chosen()->name; }
 
-// The n-th instruction set that was compiled, null behind the last; `runs` tells whether it can run here.
+// The n-th compiled instruction set, null after the last; `runs` is set to whether it can run here.
 SIA_EXPORT const char* sia_compiled(int64_t n, int* can_run) {
     if (n >= int64_t(std::size(ALL))) return nullptr;
     *can_run = runs(*ALL[n]);
@@ -269,7 +269,7 @@ SIA_EXPORT int sia_backward(const Call* call) {
     });
 }
 
-// How many distances the gradients of a call's affine need.
+// The number of distances that the gradients of a call's affine need.
 SIA_EXPORT int64_t sia_affine_length(const Call* call) {
     int64_t length = 0;
     int failed = guarded([&] {
@@ -279,7 +279,7 @@ SIA_EXPORT int64_t sia_affine_length(const Call* call) {
     return failed ? -1 : length;
 }
 
-// Multiply-adds in registers: operations a second.
+// Multiply-adds in registers: operations per second.
 SIA_EXPORT double sia_multiply_add_rate(int64_t threads, int64_t rounds) {
     const Kernels& kernels = *chosen();
     double start = seconds();
@@ -287,7 +287,7 @@ SIA_EXPORT double sia_multiply_add_rate(int64_t threads, int64_t rounds) {
     return double(kernels.operations_a_round) * rounds * threads / (seconds() - start);
 }
 
-// Reading memory, each thread its part: bytes a second.
+// Reading memory, one part per thread: bytes per second.
 SIA_EXPORT double sia_read_rate(int64_t threads, const float* from, int64_t count) {
     const Kernels& kernels = *chosen();
     int64_t part = count / (threads * 16);

@@ -7,7 +7,7 @@ namespace SIA_ISA {
 
 constexpr int64_t QUERIES = SIA_FORWARD_QUERIES, KEYS = SIA_FORWARD_KEYS;
 constexpr int64_t STRIP = SIA_FORWARD_STRIP;   // rows whose scores stay in the first-level cache
-constexpr int64_t SCORE_ROW = KEYS + 16;       // no power of two: rows would share cache lines
+constexpr int64_t SCORE_ROW = KEYS + 16;       // not a power of two, or rows would share cache lines
 static_assert(2 * (ROWS + PANEL) <= LINE_MARGIN, "rows reach no farther than that beyond what they see");
 static_assert(QUERIES % STRIP == 0 && STRIP % ROWS == 0 && KEYS % PANEL == 0, "blocks of whole tiles");
 
@@ -71,7 +71,7 @@ static ForwardMemory forward_memory(const Plan& plan, void* memory) {
 
 static size_t forward_bytes(const Plan& plan) { return forward_memory(plan, nullptr).bytes; }
 
-// Sums that are scores become logits, with gain and bias from the line, and the highest are kept.
+// Turn sums, which are scores, into logits with the line's gain and bias, and keep the highest.
 struct Logits {
     float *to, *tops;
     const float *gain, *bias;
@@ -86,12 +86,12 @@ struct Logits {
     }
 };
 
-// Some rows of a tile, few enough for their scores to stay in the first-level cache.
+// A few rows of a tile, whose scores fit into the first-level cache.
 struct Strip {
     int64_t first, rows;         // of the block of queries; whole tiles of ROWS
     Range seen;                  // keys that some row sees
-    Range ranges[STRIP / ROWS];  // the same for each ROWS of them
-    bool plain[STRIP / ROWS];    // whether those all see the same whole panels
+    Range ranges[STRIP / ROWS];  // the same per group of ROWS rows
+    bool plain[STRIP / ROWS];    // whether all rows of a group see the same whole panels
 };
 
 static Strip make_strip(const Call& call, const TilePlace& place, int64_t first, int64_t queries) {
@@ -177,8 +177,8 @@ static void forward_item(const Plan& plan, int64_t item, void* memory) {
     const Call& call = plan.call;
     const Geometry& geometry = plan.geometry;
     ForwardMemory m = forward_memory(plan, memory);
-    // Heads one after the other, so that they stay in the cache; the longest rows first, so that the
-    // threads end together.
+    // One head after the other, so that it stays in the cache; longest rows first, so that all threads
+    // finish together.
     int64_t block = geometry.query_blocks - 1 - item % geometry.query_blocks;
     int64_t head = item / geometry.query_blocks, key_head = head / plan.group;
     int64_t place = plan.first_head + key_head, batch = place / call.key_heads;

@@ -14,7 +14,7 @@ int64_t rows_of(const Call& call) {
     return differ ? call.batch : 1;
 }
 
-// `position(i)`, `document(i)` and `seen(i)` tell of the i-th of a block.
+// `position(i)`, `document(i)` and `seen(i)` describe the i-th element of a block.
 template <class Position, class Document, class Seen>
 Block summary(int64_t size, Position position, Document document, Seen seen) {
     Block block = {INT64_MAX / 4, INT64_MIN / 4, INT64_MAX, INT64_MIN, position(0), true, true};
@@ -33,7 +33,7 @@ Block summary(int64_t size, Position position, Document document, Seen seen) {
     return block;
 }
 
-// Positions of their own, no documents and no mask: nothing to look at.
+// Default positions, no documents and no mask: nothing to scan.
 Block plain(int64_t first, int64_t size) { return {first, first + size - 1, 0, 0, first, true, true}; }
 
 }  // namespace

@@ -1,20 +1,20 @@
-// Who sees whom: positions, documents and masks in blocks, and what a tile of two blocks needs.
+// Which queries see which keys: positions, documents and masks by block, and the kinds of tiles.
 #pragma once
 
 #include "call.h"
 
-// The extremes of a block of queries or keys, masked keys left out.
+// The extremes of a block of queries or keys, without masked keys.
 struct Block {
     int64_t low, high;                    // positions; low > high when every key is masked
     int64_t document_low, document_high;
     int64_t first;                        // position of the first, masked or not
-    bool consecutive;                     // positions go up by one, masked or not
+    bool consecutive;                     // positions increase by one, masked or not
     bool whole;                           // no key is masked
 };
 
 enum class Tile {
     EMPTY,    // no pair is visible
-    RANGES,   // consecutive positions: each row sees a range of keys, the affine lies on a line
+    RANGES,   // consecutive positions: each row sees a range of keys, and the affine is a line
     GENERAL,  // pair by pair
 };
 
@@ -74,8 +74,8 @@ static inline Tile tile_kind(const Geometry& geometry, const Block& queries, con
     return ranges ? Tile::RANGES : Tile::GENERAL;
 }
 
-// The keys [low, high) of a tile of RANGES that a row sees; `offset` is the row's position less that
-// of the first key.
+// The keys [low, high) of a RANGES tile that a row sees; `offset` is the row's position minus that of
+// the first key.
 struct Range {
     int64_t low, high;
 };
@@ -95,8 +95,8 @@ static inline Range visible_range(const Call& call, int64_t offset, int64_t keys
 
 size_t geometry_bytes(const Call& call, int64_t query_block, int64_t key_block);
 
-// Fill a geometry whose blocks lie in `memory`.
+// Fill a geometry whose blocks are stored in `memory`.
 Geometry make_geometry(const Call& call, int64_t query_block, int64_t key_block, void* memory);
 
-// The greatest distance a visible pair can have.
+// Upper bound on the distance of visible pairs.
 int64_t greatest_distance(const Geometry& geometry);

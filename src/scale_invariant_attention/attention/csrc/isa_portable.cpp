@@ -1,4 +1,4 @@
-// Whatever the compiler takes for granted: vectors of 4 floats, which NEON and SSE2 both have. NEON has 32
+// The baseline of the architecture: vectors of 4 floats, which NEON and SSE2 both have. NEON has 32
 // registers, SSE2 has 16. Built with SIA_PORTABLE_AS_AVX512, it has the tiles of AVX-512 instead: a way to
 // test them on a machine without it.
 #define SIA_ISA portable

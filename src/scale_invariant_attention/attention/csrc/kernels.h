@@ -1,4 +1,4 @@
-// All kernels for one instruction set. A file that includes this says which one it is:
+// All kernels for one instruction set. A file that includes this defines:
 //   SIA_ISA      the namespace, and the name that users see
 //   SIA_WIDTH    floats in a vector
 //   SIA_VECTORS, SIA_ROWS    the tile of a product: SIA_ROWS x (SIA_VECTORS * SIA_WIDTH) sums fill most registers

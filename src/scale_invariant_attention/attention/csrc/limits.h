@@ -1,4 +1,4 @@
-// What the machine can do at best: multiply-adds in registers, and reading memory.
+// Limits of the machine: multiply-adds in registers, and memory bandwidth.
 #pragma once
 
 #include "vector.h"
@@ -16,7 +16,7 @@ static void multiply_add(int64_t rounds) {
     for (int64_t i = 0; i < rounds; ++i)
 #pragma GCC unroll 12
         for (int n = 0; n < CHAINS; ++n) sums[n] = sums[n] * factor + term;
-    // Somebody must want the result.
+    // Use the result, or the compiler would drop the loop.
     volatile float sink = 0;
 #pragma GCC unroll 12
     for (int n = 0; n < CHAINS; ++n) sink = sink + sum(sums[n]);

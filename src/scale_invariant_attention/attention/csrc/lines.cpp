@@ -7,7 +7,7 @@
 
 namespace {
 
-// Fill one line from values by distance and return the place of offset 0.
+// Fill one line from values by distance and return the address of offset 0.
 template <class Value>
 float* fill_line(float* line, int64_t length, bool is_causal, Value value) {
     float* zero = line + LINE_MARGIN + length - 1;
@@ -60,17 +60,17 @@ OwnedLines lines_of_tau(const double* tau, int64_t heads, int64_t length, bool i
     return {lines, memory};
 }
 
-// Calls in a row tend to share tau, and decoding would spend its time on logarithms otherwise.
+// Consecutive calls tend to share tau; without this cache, decoding would mostly compute logarithms.
 struct Remembered {
     std::vector<double> tau;
     bool is_causal;
     OwnedLines lines;
 };
-constexpr size_t REMEMBERED = 8, REMEMBERED_FLOATS = size_t(1) << 22;  // of one entry: 16 MiB
+constexpr size_t REMEMBERED = 8, REMEMBERED_FLOATS = size_t(1) << 22;  // per entry: 16 MiB
 
 OwnedLines remembered_lines(const Call& call, int64_t length) {
     static std::mutex mutex;
-    static std::vector<Remembered> memory;  // the last used first
+    static std::vector<Remembered> memory;  // most recently used first
     int64_t heads = call.tau_head ? call.query_heads : 1;
     bool is_causal = call.is_causal;
     auto same_tau = [&](const Remembered& entry) {
@@ -88,7 +88,7 @@ OwnedLines remembered_lines(const Call& call, int64_t length) {
             return memory.front().lines;
         }
     }
-    // A cache that grows token by token finds its lines long enough for a while.
+    // Longer than needed, so that a KV cache that grows token by token can reuse its lines for a while.
     int64_t roomy = length < 64 ? 64 : length + length / 8;
     std::vector<double> tau(call.tau, call.tau + heads);
     OwnedLines lines = lines_of_tau(tau.data(), heads, roomy, is_causal);

@@ -1,4 +1,4 @@
-// How lines are made and kept.
+// Computing and caching lines.
 #pragma once
 
 #include <memory>
@@ -11,5 +11,5 @@ struct OwnedLines {
     std::shared_ptr<const std::vector<float>> memory;
 };
 
-// Lines for distances below `length`, of tables or of tau.
+// Lines for distances below `length`, from tables or from tau.
 OwnedLines make_lines(const Call& call, int64_t length);

@@ -19,8 +19,8 @@ SIA_INLINE float from_bits(uint32_t bits) {
 SIA_INLINE float of_bfloat16(uint16_t half) { return from_bits(uint32_t(half) << 16); }
 
 SIA_INLINE float of_float16(uint16_t half) {
-    // Exponent and fraction moved to their places, and the exponent set right by a product, which
-    // also normalises what was denormal. Infinities and NaN get the exponent that stands for them.
+    // Shift exponent and fraction into position, and correct the exponent with a product, which also
+    // normalises denormals. Infinities and NaN get their special exponent.
     uint32_t sign = uint32_t(half & 0x8000) << 16, rest = uint32_t(half & 0x7fff) << 13;
     uint32_t magnitude;
     float scaled = from_bits(rest) * from_bits(0x77800000);  // 2^112
@@ -29,7 +29,7 @@ SIA_INLINE float of_float16(uint16_t half) {
     return from_bits(sign | magnitude);
 }
 
-// A row of a tensor as floats: where it lies, or converted into `buffer`.
+// A row of a tensor as floats: in place, or converted into `buffer`.
 static const float* read_row(const Call& call, const Tensor& tensor, int64_t batch, int64_t head,
                              int64_t row, int64_t size, float* buffer) {
     int64_t place = batch * tensor.batch + head * tensor.head + row * tensor.row;
@@ -56,8 +56,8 @@ static bool all_finite(const float* row, int64_t size) {
 
 SIA_INLINE float finite(float x) { return x - x == 0.0f ? x : 0.0f; }
 
-// Rows [start, start + count) times `factor`, zeros where they are not finite, in panels of columns:
-// [columns / PANEL][rows][PANEL]. Behind them come zeros up to whole tiles. `is_bad`, if given, is set
+// Rows [start, start + count) times `factor`, with non-finite values replaced by zero, in panels of
+// columns: [columns / PANEL][rows][PANEL], padded with zeros to whole tiles. `is_bad`, if given, is set
 // for rows that are not finite.
 static void pack_rows(const Call& call, const Tensor& tensor, int64_t batch, int64_t head,
                       int64_t start, int64_t count, int64_t rows, int64_t size, float factor,
@@ -114,7 +114,7 @@ static void pack_transposed(const Call& call, const Tensor& tensor, int64_t batc
     }
 }
 
-// Cuts memory into pieces, one after the other; without memory it only counts.
+// Hands out consecutive pieces of memory; without memory it only counts bytes.
 struct Pieces {
     float* memory;
     int64_t used;

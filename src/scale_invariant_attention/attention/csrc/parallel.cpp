@@ -36,7 +36,7 @@ void run_on_threads(int64_t threads, Work work, void* context) {
         try {
             for (int64_t n = 1; n < threads; ++n) others.emplace_back(join_team, &team);
         } catch (const std::system_error&) {
-            // No more threads to be had: those that are there take all items.
+            // No more threads available: the existing ones process all items.
         }
         join_team(&team);
         for (std::thread& other : others) other.join();

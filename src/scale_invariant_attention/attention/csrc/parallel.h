@@ -1,15 +1,15 @@
-// Work items over threads. The threads are those of torch: a second pool would fight it for the cores.
+// Work items over torch's own threads: a second pool would compete with torch for the cores.
 #pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 
-// One thread's part of the work: take items until there are none.
+// One thread's part of the work: take items until none is left.
 typedef void (*Work)(void* context, int64_t thread);
 
 void run_on_threads(int64_t threads, Work work, void* context);
 
-// torch's own GOMP_parallel, or null: then threads are started for every call.
+// torch's own GOMP_parallel, or null to start threads for every call.
 void set_parallel(void* gomp_parallel);
 
 // Call item(i, memory) for i in [0, items); `memory` has `bytes` for each thread.

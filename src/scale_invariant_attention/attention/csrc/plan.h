@@ -1,4 +1,4 @@
-// What every work item of a call reads: the call, its geometry, its lines, and the shared memory.
+// Shared input of all work items of a call: the call, its geometry, its lines, and shared memory.
 #pragma once
 
 #include "affine.h"
@@ -8,40 +8,40 @@ struct Plan {
     Call call;
     Geometry geometry;
     Lines lines;
-    bool far;                   // some distances lie beyond the lines: only with tau
+    bool far;                   // some distances are beyond the lines: only with tau
     int64_t group;              // query heads that share a key head
 
     // Forward: the keys and values of the heads [first_head, first_head + heads), batch by head,
-    // packed, and which keys are not finite or have a value that is not.
+    // packed, and which keys are not finite or have a value that is not finite.
     int64_t first_head, heads;
     float *packed_keys, *packed_values;
     uint8_t *bad_keys, *bad_blocks;
 
     // Decoding: the softmax of each part of the cache, by head, part and row.
-    int64_t part, parts;        // how long a part is, how many there are
+    int64_t part, parts;        // length of a part, number of parts
     float* partial;
 
-    // Backward: how many work items share a head, and what they sum up on their own.
+    // Backward: the number of work items that share a head, and their separate sums.
     int64_t slots;
-    bool affine_grads;          // whether those of the affine are wanted
+    bool affine_grads;          // whether to compute gradients of the affine
     float* slot_grad_query;     // [slots - 1][B, Hq, Lq, D]
     double* line_grads;         // [slots][B, Hq][2][line]
     double* far_grads;          // [slots][B, Hq]
     int64_t line_size;          // with its margins
 };
 
-// The kernels, compiled for one instruction set. A work item never depends on who runs it, nor when.
+// The kernels for one instruction set. The result of a work item never depends on which thread runs it.
 struct Kernels {
     const char* name;
     int64_t query_block, key_block;                    // forward
     int64_t backward_query_block, backward_key_block;
-    int64_t decode_rows, decode_block;                 // up to so many rows; keys at a time
+    int64_t decode_rows, decode_block;                 // maximum number of rows; keys at a time
 
-    // How much a head takes when packed.
+    // Size of a packed head.
     size_t (*packed_key_floats)(const Call&);
     size_t (*packed_value_floats)(const Call&);
     size_t (*partial_floats)(const Call&);             // of one row of one part, decoding
-    // The bytes that a thread needs for work items of a kind, and one such item.
+    // Per kernel: the bytes that a thread needs, and the function that runs one work item.
     size_t (*pack_bytes)(const Plan&);
     void (*pack)(const Plan&, int64_t item, void* memory);
     size_t (*forward_bytes)(const Plan&);

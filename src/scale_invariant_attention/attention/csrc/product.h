@@ -1,6 +1,6 @@
-// The one product of all kernels: a tile of ROWS x PANEL sums held in registers.
+// The matrix product of all kernels: a tile of ROWS x PANEL sums held in registers.
 //
-// The left side is read one number at a time, wherever it lies; the right side is packed into panels of
+// The left side is read one number at a time, with any strides; the right side is packed into panels of
 // PANEL columns, [depth][PANEL].
 #pragma once
 
@@ -12,7 +12,7 @@ constexpr int VECTORS = SIA_VECTORS;        // vectors in a row of the tile
 constexpr int PANEL = VECTORS * WIDTH;      // columns of the tile
 constexpr int ROWS = SIA_ROWS;              // rows of the tile
 
-// What becomes of the sums of a row.
+// What to do with the sums of a row.
 struct Replace {
     float* to;
     ptrdiff_t row;
@@ -44,7 +44,7 @@ struct ScaleAndAdd {
     }
 };
 
-// Hand over, row by row, the sums over k < depth of left(i, k) * right[k][j], where
+// Pass on, row by row, the sums over k < depth of left(i, k) * right[k][j], where
 // left(i, k) = left[i * ROW + (k % PANEL) * STEP + (k / PANEL) * jump].
 template <int ROW, int STEP, class Finish>
 SIA_INLINE void product(const float* left, ptrdiff_t jump, const float* right, int64_t depth,

@@ -19,8 +19,8 @@ struct TilePlace {
     int64_t row;         // of the geometry
     int64_t head;        // of the queries
     int64_t query, key;  // the first ones
-    int64_t keys;        // how many there are
-    int64_t offset;      // position of the first query less that of the first key: RANGES only
+    int64_t keys;        // number of keys
+    int64_t offset;      // position of the first query minus that of the first key: RANGES only
     const uint8_t* bad;  // which keys are not finite; null when all are
 };
 
@@ -56,7 +56,7 @@ SIA_INLINE Range seen_range(const Call& call, const TilePlace& place, int64_t fi
     return {range.low, last.high > range.low ? last.high : range.low};
 }
 
-// Whether the rows [first, first + rows) of a tile all see the same whole panels: then nothing is masked.
+// Whether the rows [first, first + rows) of a tile all see the same whole panels, so no mask is needed.
 SIA_INLINE bool all_see_all(const Call& call, const TilePlace& place, int64_t first, int64_t rows,
                             Range range) {
     if (place.kind != Tile::RANGES) return false;
@@ -65,8 +65,8 @@ SIA_INLINE bool all_see_all(const Call& call, const TilePlace& place, int64_t fi
            visible_range(call, place.offset + first, place.keys).high >= high;
 }
 
-// A row's affine over the whole panels that hold the keys of `range`; `gain` and `bias` are memory for
-// a row that has none of its own. `saw_bad` is set when a visible key is not finite.
+// A row's affine over the whole panels that hold the keys of `range`; `gain` and `bias` are scratch
+// memory for rows that need it. `saw_bad` is set when a visible key is not finite.
 static RowAffine row_affine(const Plan& plan, const TilePlace& place, int64_t i, Range range,
                             float* gain, float* bias, bool* saw_bad) {
     const Call& call = plan.call;
@@ -118,7 +118,7 @@ SIA_INLINE float transform_as(float* scores, RowAffine affine, int64_t first, in
     for (int64_t c = first; c < end; c += WIDTH) {
         Vec bias = load(affine.bias + c);
         Vec logits = load(scores + c) * load(affine.gain + c) + bias;
-        // A hidden score may be infinite, and infinity less infinity would be NaN.
+        // A hidden score may be infinite, and infinity minus infinity would be NaN.
         if (MASKED) logits = bias == hidden ? hidden : logits;
         store(scores + c, logits);
         top = max(top, logits);
@@ -131,7 +131,7 @@ SIA_INLINE float transform(float* scores, RowAffine affine, int64_t first, int64
                          : transform_as<false>(scores, affine, first, end);
 }
 
-// A row of logits becomes weights, exp(logits - base), for columns [first, end); returns their sums.
+// Turn a row of logits into weights, exp(logits - base), for columns [first, end); returns their sums.
 SIA_INLINE Vec exponentials(float* scores, float base, int64_t first, int64_t end) {
     Vec total = {};
     for (int64_t c = first; c < end; c += WIDTH) {
@@ -145,8 +145,8 @@ SIA_INLINE Vec exponentials(float* scores, float base, int64_t first, int64_t en
 // The running softmax of some rows.
 struct Softmax {
     float* highest;   // logit so far
-    float* totals;    // of the weights, WIDTH sums a row
-    float* shrink;    // by which all that came before shrinks, of the last block of keys
+    float* totals;    // of the weights, WIDTH sums per row
+    float* shrink;    // factor that the last block of keys applies to everything before it
     uint8_t* is_bad;  // sees something that is not finite
 };
 
@@ -162,7 +162,7 @@ SIA_INLINE void softmax_rows(float* scores, int64_t score_row, int64_t count, in
         float peak = logits(i, scores + i * score_row, &saw_bad);
         before[i] = softmax.highest[at + i];
         float risen = peak > before[i] ? peak : before[i];
-        // Where nothing is visible yet the maximum is -inf, and -inf - -inf would be NaN.
+        // If no key was visible so far, the maximum is -inf, and -inf - -inf would be NaN.
         base[i] = risen == -__builtin_inff() ? 0.0f : risen;
         softmax.highest[at + i] = risen;
         softmax.is_bad[at + i] |= saw_bad;
@@ -177,7 +177,7 @@ SIA_INLINE void softmax_rows(float* scores, int64_t score_row, int64_t count, in
     }
 }
 
-// What a row gives once all keys are done: its output, in place, and its log-sum-exp.
+// Finish a row after its last key: normalise its output in place, and compute its log-sum-exp.
 static float finish_row(float highest, float total, bool is_bad, float* out, int64_t size) {
     if (highest == -__builtin_inff() && total == 0) {
         memset(out, 0, size * 4);

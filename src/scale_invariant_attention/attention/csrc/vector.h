@@ -35,16 +35,16 @@ SIA_INLINE void store(float* to, Vec v) { memcpy(to, &v, sizeof v); }
 
 SIA_INLINE Vec splat(float x) { return x - Vec{}; }
 
-// The greater of two; NaN in `b` stays, NaN in `a` gives `b`.
+// The greater of two; NaN in `b` is kept, NaN in `a` gives `b`.
 SIA_INLINE Vec max(Vec a, Vec b) {
 #if SIA_WIDTH == 8 && defined(__AVX__)
-    return _mm256_max_ps(a, b);  // which GCC does not find by itself
+    return _mm256_max_ps(a, b);  // which GCC does not find on its own
 #else
     return a > b ? a : b;
 #endif
 }
 
-// Fold a vector by halves into one number.
+// Reduce a vector to one number by halving.
 template <class Two>
 SIA_INLINE float folded(Vec v, Two two) {
     float parts[WIDTH];
@@ -78,7 +78,7 @@ SIA_INLINE void swap_squares(Vec* a, Vec* b, std::integer_sequence<int, N...>) {
     *b = high;
 }
 
-// Rows become columns: squares of 1, 2, 4 and so on are swapped across the diagonal.
+// Transpose: swap squares of 1, 2, 4 and so on across the diagonal.
 template <int SIZE = 1>
 SIA_INLINE void transpose(Vec (&rows)[WIDTH]) {
     if constexpr (SIZE < WIDTH) {
@@ -91,12 +91,12 @@ SIA_INLINE void transpose(Vec (&rows)[WIDTH]) {
     }
 }
 
-// exp(x) for x <= 88, to about 1 + |x| / 2 units in the last place: what rounding x itself would cost.
+// exp(x) for x <= 88, to about 1 + |x| / 2 ulp: the error that rounding x alone would cause.
 // Exactly 1 at 0, exactly 0 at -88.1 and below (so at -inf), NaN at NaN; shortly above -88 a denormal
 // number of the right size.
 SIA_INLINE Vec exp(Vec x) {
     const float log2_e = 1.44269504f, lowest = -127.0f, to_integer = 12582912.0f;  // 1.5 * 2^23
-    // A power of two, whose exponent is an integer and a fraction.
+    // A power of two, whose exponent is split into an integer and a fraction.
     x = max(splat(lowest), x * log2_e);
     Vec shifted = x + to_integer;
     Vec fraction = x - (shifted - to_integer);
@@ -105,7 +105,7 @@ SIA_INLINE Vec exp(Vec x) {
     power = power * fraction + 0.240222421f;
     power = power * fraction + 0.693146978f;
     power = power * fraction + 1.0f;
-    // The exponent goes up by the integer, which stands in the low bits of `shifted`.
+    // Add the integer, which is in the low bits of `shifted`, to the exponent.
     return (Vec)((IntVec)power + ((IntVec)shifted << 23));
 }
 

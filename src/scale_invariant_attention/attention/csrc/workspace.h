@@ -1,5 +1,5 @@
-// Memory that calls work in. The last one used is kept for the next call, unless it is large: fresh memory
-// costs a page fault every 4 KiB.
+// Memory for calls. The last workspace is kept for the next call unless it is large: fresh memory costs a
+// page fault every 4 KiB.
 #pragma once
 
 #include <stddef.h>
