@@ -122,14 +122,14 @@ def test_adapters_do_not_freeze_what_a_scheme_learns(corpus, tmp_path):
 def test_a_folder_of_another_training_is_refused(corpus, tmp_path):
     with pytest.raises(BrokenError):
         trained(tiny(), corpus, tmp_path, watch=break_at(1))
-    with pytest.raises(ValueError, match="has another recipe: give another folder"):
+    with pytest.raises(ValueError, match="has another recipe: pass another folder"):
         trained(tiny(), corpus, tmp_path, replace(RECIPE, seed=1))
     with pytest.raises(ValueError, match="has another scheme"):
         trained(converted(), corpus, tmp_path)
     other = tiny()
     with torch.no_grad():
         other.lm_head.weight.mul_(2)
-    with pytest.raises(ValueError, match="has another model: give another folder"):
+    with pytest.raises(ValueError, match="has another model: pass another folder"):
         trained(other, corpus, tmp_path)
     assert json.loads((tmp_path / "recipe.json").read_text())["recipe"]["seed"] == 0
 

@@ -70,9 +70,9 @@ def test_a_text_that_outgrows_its_context_is_refused(case):
     steps(model, tokens, None, cache, [LENGTH - 1])
     with pytest.raises(ValueError, match="outgrown the context length"):
         model(tokens[:, -1:], past_key_values=cache)
-    with pytest.raises(ValueError, match="for which past_key_values was begun"):
+    with pytest.raises(ValueError, match="for which past_key_values was filled"):
         model(tokens[:, -1:], past_key_values=cache, context_length=LENGTH)
-    # What is filled elsewhere does not tell its length.
+    # A cache filled elsewhere does not know its context length.
     other = DynamicCache()
     for layer, filled in enumerate(cache.layers):
         other.update(filled.keys, filled.values, layer)

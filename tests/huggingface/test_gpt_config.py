@@ -25,7 +25,7 @@ def test_the_defaults_are_ours():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"scheme": None}, "slots of one's own"),
+        ({"scheme": None}, "scheme without a name"),
         ({"scheme": "ropes"}, "did you mean 'rope'"),
         ({"hidden_size": 50, "num_attention_heads": 3}, "multiple of heads"),
         ({"scheme": "yarn"}, "train_length must be given"),

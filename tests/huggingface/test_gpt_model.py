@@ -118,11 +118,11 @@ def test_embeddings_in_the_place_of_tokens_and_hidden_states():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"output_attentions": True}, ValueError, "without holding its weights"),
+        ({"output_attentions": True}, ValueError, "without storing its weights"),
         ({"attention_mask": torch.ones(2, 1, 6, 6)}, ValueError, r"must be \[2, 6\]"),
         ({"attention_mask": torch.ones(2, 5)}, ValueError, r"must be \[2, 6\]"),
         ({"inputs_embeds": torch.ones(2, 6, 48)}, ValueError, "either input_ids or"),
-        ({"past_key_values": ((), ())}, TypeError, "Cache of transformers"),
+        ({"past_key_values": ((), ())}, TypeError, "transformers Cache"),
         ({"position_ids": torch.ones(2, 5)}, ValueError, "must be integers"),
         ({"context_length": 0}, ValueError, "got 0"),
         (
@@ -139,7 +139,7 @@ def test_embeddings_in_the_place_of_tokens_and_hidden_states():
                 "past_key_values": DynamicCache(),
             },
             ValueError,
-            "positions that count",
+            "position_ids that count",
         ),
     ],
 )

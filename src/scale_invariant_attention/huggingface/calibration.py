@@ -1,7 +1,7 @@
 """Calibration for models without QK-norm: the mean and spread of each head's scores on sample text.
 
-The transform expects scores of about unit variance. ``convert(model, calibration=...)`` has every
-score S become ``(S - mean) / spread`` before the transform, with the numbers measured here.
+The transform expects scores with a variance near 1. With ``convert(model, calibration=...)`` every score
+S becomes ``(S - mean) / spread`` before the transform.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ from .capture import capturing
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Spread of the scores, float64 ``[layers, heads]``, and their mean, if it is to be taken away.
+    """Spread of the scores, float64 ``[layers, heads]``, and their mean, if it is to be subtracted.
 
     >>> Calibration(spread=torch.ones(2, 4)).shape
     (2, 4)
@@ -43,17 +43,17 @@ class Calibration:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Layers and heads."""
+        """Number of layers and of heads."""
         layers, heads = self.spread.shape
         return layers, heads
 
     @property
     def without_mean(self) -> "Calibration":
-        """The same spreads, for scores that are only divided."""
+        """The same spreads with no mean to subtract."""
         return Calibration(self.spread)
 
     def as_lists(self) -> dict[str, list[list[float]]]:
-        """As a config holds it."""
+        """The calibration as a config holds it."""
         lists = {"spread": self.spread.double().tolist()}
         return lists if self.mean is None else {**lists, "mean": self.mean.double().tolist()}
 
@@ -62,17 +62,17 @@ class Calibration:
 def measure_scores(
     model: Any, batches: Iterable[Any], *, skip_keys: int = FIRST_KEYS
 ) -> Calibration:
-    """The statistics of the scores in every head while the model reads.
+    """Measure mean and spread of every head's scores while the model reads.
 
-    A model that was not converted reads with its own plain attention; of a converted one these are the
-    scores as the transform gets them, so that measuring again tells what a calibration did. The model
-    is left as it was.
+    A model that was not converted reads with plain attention. For a converted one the scores are those
+    that enter the transform, so measuring again shows the effect of a calibration. The model is left
+    unchanged.
 
     Args:
         model: a causal language model of transformers.
         batches: token ids ``[B, L]`` each, or dictionaries of arguments for the model.
-        skip_keys: this many keys at the start of every text are left out: first tokens are
-            attention sinks, with scores unlike the others.
+        skip_keys: keys to skip at the start of every text: the first tokens are attention sinks, with
+            scores unlike the others.
 
     >>> from transformers import AutoModelForCausalLM, LlamaConfig
     >>> config = LlamaConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, vocab_size=256)
@@ -86,19 +86,19 @@ def measure_scores(
     def gather(scores: LayerScores) -> None:
         gathered[scores.layer].add(scores)
 
-    read = 0
+    count = 0
     with capturing(model, gather):
         for batch in batches:
             arguments = batch if hasattr(batch, "keys") else {"input_ids": _tokens(batch)}
             model(**{**arguments, "use_cache": False})
-            read += 1
-    if read == 0:
+            count += 1
+    if count == 0:
         raise ValueError("batches must hold at least one batch of tokens, got none")
-    without = [layer for layer, found in enumerate(gathered) if not found.moments.count]
-    if without:
+    unmeasured = [layer for layer, scores in enumerate(gathered) if not scores.moments.count]
+    if unmeasured:
         raise NotImplementedError(
-            f"layers {without} of {type(model).__name__} have no attention whose scores could be "
-            "measured: calibration is for models in which every layer attends"
+            f"layers {unmeasured} of {type(model).__name__} have no attention whose scores could be "
+            "measured: calibration needs attention in every layer"
         )
     moments = [layer.moments for layer in gathered]
     return Calibration(
@@ -111,7 +111,7 @@ def _tokens(batch: Any) -> Tensor:
     if not isinstance(batch, Tensor) or batch.ndim != 2:
         shape = f"shape {tuple(batch.shape)}" if isinstance(batch, Tensor) else repr(batch)
         raise ValueError(
-            f"batches must hold token ids [B, L] each, or dictionaries, got {shape}: put a single "
-            f"batch into a list"
+            f"batches must hold token ids [B, L] or dictionaries, got {shape}: put a single batch into "
+            f"a list"
         )
     return batch

@@ -1,6 +1,6 @@
-"""Continued pretraining of a causal language model with transformers' Trainer, as the paper's Table 4.
+"""Continued pretraining of a language model with transformers' Trainer, as in the paper's Table 4.
 
-A folder holds the recipe, Trainer's checkpoints and, at the end, the losses of every step and the model.
+The folder holds the recipe, Trainer's checkpoints and, at the end, the model and its loss per step.
 """
 
 import hashlib
@@ -31,27 +31,27 @@ from . import settings as held
 from .slots import NAME
 
 RECIPE, LOG, MODEL = "recipe.json", "training.json", "model"
-# Trainer writes this file last: a checkpoint that has it is whole.
+# Trainer writes this file last: a checkpoint that has it is complete.
 STATE = "trainer_state.json"
 
 
 @dataclass(frozen=True)
 class PretrainingRecipe:
-    """How a model is trained on. Length, tokens and rate are the paper's for Llama-2-7B.
+    """Hyperparameters. Length, tokens and learning rate default to the paper's for Llama-2-7B.
 
     Args:
-        tokens: to train on, rounded up to whole steps.
-        length: tokens of a sequence; those of the corpus go on across documents.
-        batch_size: sequences of a step, over all devices.
-        micro_batch_size: sequences that a device computes at once; by default its part of the step.
-        learning_rate: of AdamW, after the warm-up.
-        schedule: of the rate, one of transformers' ("constant_with_warmup", "cosine", "linear").
-        warmup_steps: in which the rate rises from 0.
-        weight_decay: of AdamW.
-        clip_norm: of gradients.
-        lora_rank: to train adapters of this rank and merge them in the end; None trains all weights.
-        seed: of the order of sequences.
-        checkpoint_every: so many steps.
+        tokens: number of training tokens, rounded up to whole steps.
+        length: tokens per sequence; sequences run across document boundaries.
+        batch_size: sequences per step, over all devices.
+        micro_batch_size: sequences that a device computes at once; by default its share of the step.
+        learning_rate: AdamW's rate after the warm-up.
+        schedule: a learning-rate schedule of transformers ("constant_with_warmup", "cosine", "linear").
+        warmup_steps: steps in which the rate rises from 0.
+        weight_decay: AdamW's weight decay.
+        clip_norm: largest norm of the gradient.
+        lora_rank: train LoRA adapters of this rank and merge them at the end; None trains all weights.
+        seed: seed of the order of sequences.
+        checkpoint_every: steps between checkpoints.
 
     >>> PretrainingRecipe().steps
     763
@@ -81,26 +81,26 @@ class PretrainingRecipe:
 
     @property
     def steps(self) -> int:
-        """As many as the tokens need."""
+        """Number of steps, enough for all tokens."""
         return ceil(self.tokens / (self.batch_size * self.length))
 
     def micro_batches(self, devices: int) -> tuple[int, int]:
-        """Sequences that a device computes at once, and how often it does in a step.
+        """Sequences per micro-batch, and micro-batches per device and step.
 
         >>> PretrainingRecipe(batch_size=16, micro_batch_size=2).micro_batches(devices=4)
         (2, 2)
         """
-        at_once = self.micro_batch_size or max(1, self.batch_size // devices)
-        if self.batch_size % (at_once * devices):
+        size = self.micro_batch_size or max(1, self.batch_size // devices)
+        if self.batch_size % (size * devices):
             raise ValueError(
-                f"batch_size must be a multiple of micro_batch_size times devices, {at_once} times "
+                f"batch_size must be a multiple of micro_batch_size times devices, {size} times "
                 f"{devices}, got {self.batch_size}"
             )
-        return at_once, self.batch_size // (at_once * devices)
+        return size, self.batch_size // (size * devices)
 
 
 class WindowRows(Dataset[dict[str, Tensor]]):
-    """The sequences of a training as Trainer takes them, in the order of :class:`Windows`.
+    """The training sequences as a dataset for Trainer, in the order of :class:`Windows`.
 
     >>> from scale_invariant_attention.data import standard_library
     >>> recipe = PretrainingRecipe(tokens=200, length=8, batch_size=4)
@@ -120,7 +120,7 @@ class WindowRows(Dataset[dict[str, Tensor]]):
 
     def __getitem__(self, row: int) -> dict[str, Tensor]:
         (tokens,), _ = self._windows[row]
-        # transformers' models shift labels themselves.
+        # transformers models shift labels themselves.
         return {"input_ids": tokens, "labels": tokens}
 
 
@@ -133,19 +133,19 @@ def continue_pretraining(
     watch: Callable[[int, float], object] = lambda step, loss: None,
     **arguments: Any,
 ) -> Any:
-    """Train a model on, and return it; it is in ``folder/model`` too.
+    """Continue pretraining a model, and return it; it is also saved in ``folder/model``.
 
-    Broken off, it goes on from the last whole checkpoint when it is called again with the same, a model
-    as it was before included; and a training that is done is opened and not repeated.
+    If interrupted, the same call with the same starting model resumes from the last complete
+    checkpoint. A finished training is loaded, not repeated.
 
     Args:
-        model: a causal language model of transformers, converted before: see :func:`convert`.
-        corpus: of ``scale_invariant_attention.data``: ``open_shards``, ``text_files``,
-            ``standard_library``, with the tokens of the model's own tokenizer.
-        folder: for checkpoints and the trained model.
-        recipe: the paper's if it is not given.
-        watch: called with every step that is made, counted from 1, and its loss.
-        arguments: others of ``TrainingArguments``: ``bf16=True``, ``gradient_checkpointing=True``.
+        model: a causal language model of transformers, usually converted: see :func:`convert`.
+        corpus: a corpus of ``scale_invariant_attention.data`` (``open_shards``, ``text_files``,
+            ``standard_library``) in the tokens of the model's own tokenizer.
+        folder: folder for checkpoints and the trained model.
+        recipe: hyperparameters, the paper's by default.
+        watch: called after every step with its number, from 1, and its loss.
+        arguments: further ``TrainingArguments``: ``bf16=True``, ``gradient_checkpointing=True``.
 
     >>> import tempfile
     >>> from transformers import AutoModelForCausalLM, LlamaConfig
@@ -160,50 +160,50 @@ def continue_pretraining(
     2
     """
     recipe = recipe or PretrainingRecipe()
-    place = Path(folder)
+    folder = Path(folder)
     if corpus.vocab_size > model.config.vocab_size:
         raise ValueError(
             f"corpus must have tokens below the model's vocab_size, {model.config.vocab_size}, got a "
             f"corpus with {corpus.vocab_size}: encode the text with the model's own tokenizer"
         )
-    place.mkdir(parents=True, exist_ok=True)
-    _check_same(place / RECIPE, _described(model, corpus, recipe))
-    if (place / MODEL / "config.json").exists():
-        return type(model).from_pretrained(place / MODEL, dtype=model.dtype).to(model.device)
+    folder.mkdir(parents=True, exist_ok=True)
+    _check_same(folder / RECIPE, _described(model, corpus, recipe))
+    if (folder / MODEL / "config.json").exists():
+        return type(model).from_pretrained(folder / MODEL, dtype=model.dtype).to(model.device)
     if recipe.lora_rank is not None:
         model = _with_adapters(model, recipe.lora_rank)
     steps = _StepLog(watch)
     trainer = Trainer(
         model=model,
-        args=_training_arguments(place, recipe, arguments),
+        args=_training_arguments(folder, recipe, arguments),
         train_dataset=WindowRows(corpus, recipe),
         data_collator=default_data_collator,
         callbacks=[steps],
     )
     trainer.remove_callback(PrinterCallback)
-    trainer.train(resume_from_checkpoint=_last_checkpoint(place))
+    trainer.train(resume_from_checkpoint=_last_checkpoint(folder))
     if recipe.lora_rank is not None:
         # The adapters become part of the weights.
         trainer.model = model = model.merge_and_unload()
     if trainer.is_world_process_zero():
         lines = [line for line in trainer.state.log_history if "loss" in line]
         log = {name: [line[name] for line in lines] for name in ("loss", "grad_norm", "seconds")}
-        replace_file(place / LOG, json.dumps(log).encode())
-    # Under a name of its own until it is whole.
-    trainer.save_model(str(growing_path(place / MODEL)))
+        replace_file(folder / LOG, json.dumps(log).encode())
+    # Renamed once it is complete.
+    trainer.save_model(str(growing_path(folder / MODEL)))
     if trainer.is_world_process_zero():
-        finish_growing(place / MODEL)
+        finish_growing(folder / MODEL)
     return model
 
 
 def training_log(folder: str | os.PathLike[str]) -> dict[str, list[float]]:
-    """Loss, norm of the gradient and seconds of every step of a training that is done."""
+    """Loss, gradient norm and seconds per step of a finished training."""
     log: dict[str, list[float]] = json.loads((Path(folder) / LOG).read_text())
     return log
 
 
 class _StepLog(TrainerCallback):  # type: ignore[misc]
-    """Adds to every line of Trainer's log how long its step took: checkpoints keep the log."""
+    """Adds the seconds of each step to Trainer's log, which its checkpoints keep."""
 
     def __init__(self, watch: Callable[[int, float], object]) -> None:
         self._watch = watch
@@ -222,12 +222,12 @@ class _StepLog(TrainerCallback):  # type: ignore[misc]
 def _training_arguments(
     folder: Path, recipe: PretrainingRecipe, others: dict[str, Any]
 ) -> TrainingArguments:
-    at_once, times = recipe.micro_batches(int(os.environ.get("WORLD_SIZE", "1")))
-    own = {
+    size, count = recipe.micro_batches(int(os.environ.get("WORLD_SIZE", "1")))
+    fixed = {
         "output_dir": str(folder),
         "max_steps": recipe.steps,
-        "per_device_train_batch_size": at_once,
-        "gradient_accumulation_steps": times,
+        "per_device_train_batch_size": size,
+        "gradient_accumulation_steps": count,
         "optim": "adamw_torch",
         "learning_rate": recipe.learning_rate,
         "lr_scheduler_type": recipe.schedule,
@@ -237,22 +237,22 @@ def _training_arguments(
         "seed": recipe.seed,
         "save_steps": recipe.checkpoint_every,
     }
-    fixed = {name for name in own if name in others}
-    if fixed:
+    clashing = fixed.keys() & others.keys()
+    if clashing:
         raise TypeError(
-            f"{', '.join(sorted(fixed))} cannot be among the arguments of Trainer: the recipe or the "
-            f"folder sets it"
+            f"{', '.join(sorted(clashing))} cannot be an argument for Trainer: the recipe or the folder "
+            f"sets it"
         )
-    quiet = {
+    defaults = {
         "save_total_limit": 2,
         "logging_steps": 1,
         "report_to": [],
         "disable_tqdm": True,
         "dataloader_pin_memory": torch.cuda.is_available(),
-        # Rows are in their order already, and so a resumed training finds its place.
+        # Rows are already shuffled, and in a fixed order a resumed training continues exactly.
         "train_sampling_strategy": "sequential",
     }
-    return TrainingArguments(**{**quiet, **others, **own})
+    return TrainingArguments(**{**defaults, **others, **fixed})
 
 
 def _described(model: Any, corpus: TokenSource, recipe: PretrainingRecipe) -> dict[str, Any]:
@@ -266,7 +266,7 @@ def _described(model: Any, corpus: TokenSource, recipe: PretrainingRecipe) -> di
 
 
 def _fingerprint(model: Any) -> str:
-    """SHA-256 of every weight's name, shape and up to a thousand values: to tell starts apart."""
+    """SHA-256 of every weight's name, shape and about a thousand values: identifies a starting model."""
     digest = hashlib.sha256()
     for name, weight in sorted(model.named_parameters()):
         digest.update(f"{name} {tuple(weight.shape)}".encode())
@@ -276,18 +276,18 @@ def _fingerprint(model: Any) -> str:
     return digest.hexdigest()
 
 
-def _check_same(path: Path, wanted: dict[str, Any]) -> None:
-    """Write down what is trained in a folder, and refuse to go on there with anything else."""
-    text = json.dumps(wanted, indent=1)
+def _check_same(path: Path, described: dict[str, Any]) -> None:
+    """Record what is trained in a folder, and refuse to resume anything else there."""
+    text = json.dumps(described, indent=1)
     if not path.exists():
         replace_file(path, text.encode())
         return
-    there = json.loads(path.read_text())
-    different = [name for name, value in json.loads(text).items() if there.get(name) != value]
+    recorded = json.loads(path.read_text())
+    different = [name for name, value in json.loads(text).items() if recorded.get(name) != value]
     if different:
         raise ValueError(
-            f"folder must be that of the same training, and {path} has another "
-            f"{' and '.join(different)}: give another folder, or remove this one"
+            f"folder must be new or hold the same training, and {path} has another "
+            f"{' and '.join(different)}: pass another folder, or remove this one"
         )
 
 
@@ -311,7 +311,7 @@ def _with_adapters(model: Any, rank: int) -> Any:
 
 
 def _last_checkpoint(folder: Path) -> str | None:
-    """The last that is whole."""
-    whole = [it.parent for it in folder.glob(f"checkpoint-*/{STATE}")]
-    last = max(whole, key=lambda it: int(it.name.rpartition("-")[2]), default=None)
+    """The last complete checkpoint."""
+    complete = [state.parent for state in folder.glob(f"checkpoint-*/{STATE}")]
+    last = max(complete, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
     return None if last is None else str(last)

@@ -1,7 +1,7 @@
-"""A cache of transformers as the blocks of our GPT use one, and what it has to remember for them.
+"""Adapts a transformers cache to the blocks of our GPT, and records the context length with it.
 
-Keys that were rotated for one context length cannot be used at another, so a cache has one, as our own
-has: it is settled by the first call. It is noted on the cache itself, which copies take along.
+Keys rotated for one context length cannot be used at another, so the first call fixes the context length
+of a cache, as with our own. It is an attribute of the cache object, so copies of the cache keep it.
 """
 
 from collections.abc import Callable
@@ -19,14 +19,14 @@ NOTES = "scale_invariant_notes"
 
 @dataclass
 class Notes:
-    """What a cache was begun with, and tables that later calls use again."""
+    """The context length of a cache, and tables that later calls reuse."""
 
     context_length: int | Tensor | None = None
     affines: dict[int, DistanceAffine] = field(default_factory=dict)
 
 
 class TransformersCache:
-    """The cache of one call, in which the keys and values reach to `end`."""
+    """The cache during one call, after which it holds `end` tokens."""
 
     def __init__(self, cache: Cache, end: int, notes: Notes, *, first: bool) -> None:
         self._cache = cache
@@ -37,14 +37,14 @@ class TransformersCache:
     def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Add ``[B, H, new, D]`` to a layer, and return all of its keys and values so far."""
         keys, values = self._cache.update(key, value, layer)
-        # A static cache returns the memory that is still empty too.
+        # A static cache also returns its unused memory.
         return keys.narrow(2, 0, self._end), values.narrow(2, 0, self._end)
 
     def affine(
         self, layer: int, span: int, make: Callable[[int], DistanceAffine]
     ) -> DistanceAffine:
-        """A layer's gain and bias for at least `span` distances, made anew when it has outgrown them."""
-        # Kept tables have no gradients.
+        """A layer's gain and bias for at least `span` distances, rebuilt when `span` outgrows them."""
+        # Stored tables carry no gradients.
         if self._first or torch.is_grad_enabled():
             return make(span)
         affine = self._notes.affines.get(layer)
@@ -53,8 +53,8 @@ class TransformersCache:
         return affine
 
 
-def begun(cache: Cache, length: int) -> Notes:
-    """The notes of a cache that holds `length` tokens; new ones for an empty cache."""
+def notes_of(cache: Cache, length: int) -> Notes:
+    """The notes of a cache that holds `length` tokens; an empty cache gets new ones."""
     notes = getattr(cache, NOTES, None)
     if length == 0 or not isinstance(notes, Notes):
         notes = Notes()
@@ -71,9 +71,9 @@ def context_of_call(
     rows: int,
     first: bool,
 ) -> int | Tensor | None:
-    """The context length of a call with a cache, in which the text has reached `lengths`.
+    """The context length of a call with a cache, after which the text has `lengths` tokens.
 
-    None treats the call as one without a cache. Raises where the cache was begun for another length.
+    None means the default of a call without a cache. Raises if the cache was filled for another length.
     """
     if not scheme.depends_on_context:
         return None
@@ -84,15 +84,15 @@ def context_of_call(
     if settled is None:
         raise ValueError(
             "past_key_values was filled elsewhere, and this scheme depends on the context length: pass "
-            "context_length=..., the length that it was filled for"
+            "context_length=..., the length it was filled for"
         )
-    settled = _of_rows(settled, rows)
-    # Up to the trained length NTK and YaRN change nothing, so that all shorter ones are the same.
+    settled = _repeated(settled, rows)
+    # Up to the training length NTK and YaRN change nothing, so all shorter lengths are equivalent.
     counts_all = isinstance(scheme.query_scale, LogN) and scheme.query_scale.depends_on_context
     least = 1 if counts_all else scheme.train_length or 1
     if given is not None and _differ(_at_least(given, least), _at_least(settled, least)):
         raise ValueError(
-            f"context_length must be {settled}, for which past_key_values was begun, got {given}: "
+            f"context_length must be {settled}, for which past_key_values was filled, got {given}: "
             "keys of one context length cannot be used at another"
         )
     settled = _at_least(settled, least)
@@ -100,14 +100,14 @@ def context_of_call(
     if outgrown.any() if isinstance(outgrown, Tensor) else outgrown:
         raise ValueError(
             f"the text has outgrown the context length of past_key_values, {settled}, and this scheme "
-            "depends on it: pass context_length=..., the length that the text is going to have, from "
-            "the first call on, as generate() does"
+            "depends on it: pass context_length=..., the final length of the text, from the first call "
+            "on, as generate() does"
         )
     return settled
 
 
-def _of_rows(length: int | Tensor, rows: int) -> int | Tensor:
-    """For a cache whose rows were repeated since, as for several samples of a prompt."""
+def _repeated(length: int | Tensor, rows: int) -> int | Tensor:
+    """Lengths for a cache whose rows were repeated, as for several samples per prompt."""
     if isinstance(length, Tensor) and len(length) != rows and rows % len(length) == 0:
         return length.repeat_interleave(rows // len(length))
     return length

@@ -1,4 +1,4 @@
-"""The configuration of our GPT as transformers has it, and the way to ours and back."""
+"""The configuration of our GPT for transformers, converted from and to ``GPTConfig``."""
 
 from typing import Any, ClassVar
 
@@ -7,7 +7,7 @@ from transformers import PreTrainedConfig
 from ..model import GPTConfig
 
 MODEL_TYPE = "scale_invariant_gpt"
-# The fields of GPTConfig, by the names that transformers has for them.
+# Names in transformers, and those in GPTConfig.
 FIELDS = {
     "vocab_size": "vocab_size",
     "num_hidden_layers": "layers",
@@ -21,7 +21,7 @@ FIELDS = {
 
 
 class ScaleInvariantGPTConfig(PreTrainedConfig):  # type: ignore[misc]
-    """Sizes and scheme of a GPT; the fields besides those of every model are those of ``GPTConfig``.
+    """Sizes and scheme of a GPT: the fields of ``GPTConfig``, and those of every transformers model.
 
     >>> config = ScaleInvariantGPTConfig(vocab_size=256, hidden_size=64, num_attention_heads=2)
     >>> config.gpt().head_dim
@@ -50,27 +50,30 @@ class ScaleInvariantGPTConfig(PreTrainedConfig):  # type: ignore[misc]
         super().__post_init__(**others)
         if self.tie_word_embeddings:
             raise ValueError(
-                "tie_word_embeddings must be False: this GPT has a head of its own, which starts at 0"
+                "tie_word_embeddings must be False: this GPT has a separate head, which starts at 0"
             )
         self.gpt()
 
     def gpt(self) -> GPTConfig:
-        """The same as a ``GPTConfig``."""
+        """This configuration as a ``GPTConfig``."""
         values = {ours: getattr(self, theirs) for theirs, ours in FIELDS.items()}
         if self.scheme is None:
             raise ValueError(
-                "scheme must be a name of schemes.names(), got None: slots of one's own are code, "
-                "which a configuration cannot hold"
+                "scheme must be a name of schemes.names(), got None: a scheme without a name is code, "
+                "which a configuration cannot hold; register it with schemes.register"
             )
         try:
             return GPTConfig.from_dict(values)
         except (TypeError, ValueError) as error:
-            error.add_note("Here width is hidden_size, and heads and layers num_...")
+            error.add_note(
+                "In transformers width is hidden_size, heads num_attention_heads, and layers "
+                "num_hidden_layers."
+            )
             raise
 
     @classmethod
     def of(cls, config: GPTConfig, **others: Any) -> "ScaleInvariantGPTConfig":
-        """That of a model of ours, with other fields of transformers, such as `eos_token_id`.
+        """The configuration for a ``GPTConfig``; `others` are fields such as `eos_token_id`.
 
         >>> ScaleInvariantGPTConfig.of(GPTConfig.preset("mini", scheme="yarn")).num_hidden_layers
         4

@@ -1,4 +1,4 @@
-"""Our GPT as a model of transformers: the same modules behind its calls, caches and generation."""
+"""Our GPT as a transformers model: the same modules behind its calls, caches and generation."""
 
 import math
 from collections.abc import Iterator
@@ -21,13 +21,13 @@ from ..model.loss import IGNORED
 from ..schemes import LogN, ScaleInvariant
 from ..schemes.distance import LearnedTauTables
 from ..schemes.query_scale import LogNScale
-from .gpt_cache import TransformersCache, begun, context_of_call
+from .gpt_cache import TransformersCache, context_of_call, notes_of
 from .gpt_config import ScaleInvariantGPTConfig
 from .gpt_placing import Arguments, first_placing, later_placing, reached_lengths, read_arguments
 
 
 class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
-    """``model.GPT`` for transformers; `gpt` is the model itself.
+    """``model.GPT`` for transformers; the attribute `gpt` is the model itself.
 
     >>> config = ScaleInvariantGPTConfig(vocab_size=256, num_hidden_layers=2, hidden_size=64,
     ...                                  num_attention_heads=2)
@@ -51,7 +51,7 @@ class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: i
 
     @classmethod
     def of(cls, gpt: GPT, **others: Any) -> "ScaleInvariantGPTForCausalLM":
-        """A model of ours for transformers, with the same weights; `others` are for its configuration.
+        """Wrap a GPT without copying its weights; `others` are fields of its configuration.
 
         >>> from scale_invariant_attention.model import GPTConfig
         >>> gpt = GPT(GPTConfig.preset("mini"))
@@ -68,7 +68,7 @@ class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: i
 
     @property
     def gradient_checkpointing(self) -> bool:
-        """Whether blocks compute their activations again in the backward pass."""
+        """Whether blocks recompute their activations in the backward pass."""
         return self.gpt.checkpoint_activations
 
     @gradient_checkpointing.setter
@@ -93,33 +93,33 @@ class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: i
         num_items_in_batch: int | Tensor | None = None,
         **others: Any,
     ) -> CausalLMOutputWithPast:
-        """Logits, float32, and with labels the loss.
+        """Logits, float32, and the loss if there are labels.
 
         Args:
             input_ids: integers ``[B, L]``.
-            attention_mask: ``[B, N]`` with the tokens of a cache, 0 for padding on either side.
-            position_ids: integers ``[B, L]``; by default they count the tokens that are no padding.
+            attention_mask: ``[B, N]`` including the tokens of a cache, 0 for padding on either side.
+            position_ids: integers ``[B, L]``; by default they count the tokens, padding left out.
             past_key_values: a cache of transformers, dynamic or static.
-            inputs_embeds: ``[B, L, W]`` in the place of `input_ids`.
-            labels: integers ``[B, L]``, the tokens themselves, of which -100 does not count; the loss is
-                that of predicting each from those before it.
+            inputs_embeds: ``[B, L, W]`` instead of `input_ids`.
+            labels: integers ``[B, L]``, the tokens themselves, or -100 to ignore one; the loss is
+                that of predicting each token from those before it.
             use_cache: whether to return a cache; by default as the configuration says.
-            logits_to_keep: of how many of the last tokens to compute logits, or of which; 0 for all.
-            context_length: for schemes that depend on it, the length to treat the tokens as being at: a
-                number, or integers ``[B]``. With a cache it is that which the text is going to have.
-            output_hidden_states: whether to return what every block got, and what the head reads.
-            output_attentions: not possible: no backend holds the weights of attention.
-            skip_logits: whether to return a loss alone, which then takes no memory for all logits; by
-                default in training.
-            num_items_in_batch: what to divide the sum of losses by, instead of how many labels count.
-            others: what other models of transformers take; ignored.
+            logits_to_keep: number of last tokens to compute logits for, or their indices; 0 means all.
+            context_length: for schemes that depend on it, the context length to assume: a number, or
+                integers ``[B]``. With a cache, the final length of the text.
+            output_hidden_states: whether to return the input of every block and of the head.
+            output_attentions: unsupported, because no backend holds attention weights.
+            skip_logits: whether to return the loss alone, without memory for all logits; by default in
+                training.
+            num_items_in_batch: divisor of the summed loss, instead of the number of labels.
+            others: further arguments of transformers models; ignored.
         """
         if output_attentions or (output_attentions is None and self.config.output_attentions):
             raise ValueError(
-                "output_attentions must be False: attention is computed without holding its weights"
+                "output_attentions must be False: attention is computed without storing its weights"
             )
         if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("give either input_ids or inputs_embeds, and not both or neither")
+            raise ValueError("pass either input_ids or inputs_embeds, not both or neither")
         if input_ids is not None:
             check_inputs(self.gpt.config.vocab_size, input_ids)
             embedded = self.gpt.embedding(input_ids.long())
@@ -127,12 +127,12 @@ class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: i
             assert inputs_embeds is not None
             embedded = inputs_embeds
         check_context_length(context_length, embedded.shape[0])
-        wants_states = (
+        returns_states = (
             self.config.output_hidden_states
             if output_hidden_states is None
             else output_hidden_states
         )
-        with _block_inputs(self.gpt, bool(wants_states)) as states:
+        with _block_inputs(self.gpt, bool(returns_states)) as states:
             hidden, cache = self._hidden_states(
                 embedded,
                 attention_mask,
@@ -152,7 +152,7 @@ class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: i
             loss=None if targets is None else self._loss(hidden, targets, num_items_in_batch),
             logits=logits,
             past_key_values=cache,
-            hidden_states=(*states, hidden) if wants_states else None,
+            hidden_states=(*states, hidden) if returns_states else None,
         )
 
     def _hidden_states(
@@ -164,10 +164,10 @@ class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: i
         use_cache: bool,
         context_length: int | Tensor | None,
     ) -> tuple[Tensor, Cache | None]:
-        """What the head reads, and the cache that the next tokens can follow, if there is one."""
+        """The input of the head, and the filled cache, if any."""
         if given is not None and not isinstance(given, Cache):
             raise TypeError(
-                f"past_key_values must be a Cache of transformers, got {type(given).__name__}"
+                f"past_key_values must be a transformers Cache, got {type(given).__name__}"
             )
         rows = embedded[:, :, 0]
         past = 0 if given is None else int(given.get_seq_length())
@@ -176,7 +176,7 @@ class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: i
         if cache is None:
             where = first_placing(rows, arguments, context_length)
             return self.gpt.transformed(embedded, where), None
-        notes = begun(cache, past)
+        notes = notes_of(cache, past)
         end = past + rows.shape[1]
         context = context_of_call(
             self.gpt.scheme,
@@ -195,16 +195,16 @@ class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: i
         return self.gpt.transformed(embedded, where, layers), cache
 
     def _cache(self, given: Cache | None, use_cache: bool, arguments: Arguments) -> Cache | None:
-        """The one to fill: that which was given, or a new one where one is wanted and possible."""
+        """The cache to fill: the given one, or a new one if requested and possible."""
         checkpoints = self.gpt.checkpoint_activations and torch.is_grad_enabled()
         if given is None:
-            # What computes its activations again would fill a cache twice.
+            # Recomputing activations would fill a cache twice.
             possible = use_cache and arguments.counted and not checkpoints
             return DynamicCache(config=self.config) if possible else None
         if not arguments.counted:
             raise ValueError(
-                "past_key_values goes with positions that count the tokens of a row, got position_ids "
-                "that do not: leave one of them out"
+                "past_key_values needs position_ids that count the tokens of a row: leave out one of "
+                "the two"
             )
         if checkpoints:
             raise ValueError(
@@ -216,7 +216,7 @@ class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: i
     def _loss(self, hidden: Tensor, targets: Tensor, items: int | Tensor | None) -> Tensor:
         head = self.gpt.head
         counted = (targets != IGNORED).sum()
-        # A head that an adapter, a quantiser or an offloading hook stands in for has to be called.
+        # A head that an adapter, a quantiser or an offloading hook has replaced must be called.
         if type(head) is nn.Linear and not hasattr(head, "_hf_hook"):
             mean = projected_cross_entropy(hidden, head.weight, targets)
         else:
@@ -232,34 +232,34 @@ class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: i
         return mean * counted / items
 
     def get_input_embeddings(self) -> nn.Module:
-        """The embedding."""
+        """The embedding module."""
         return self.gpt.embedding
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
-        """Put another in its place."""
+        """Replace the embedding module."""
         self.gpt.embedding = value
 
     def get_output_embeddings(self) -> nn.Module:
-        """The head."""
+        """The head module."""
         return self.gpt.head
 
     def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
-        """Put another in its place."""
+        """Replace the head module."""
         self.gpt.head = new_embeddings
 
     def resize_token_embeddings(self, *arguments: Any, **named: Any) -> nn.Embedding:
-        """As for every model of transformers, embedding and head together."""
+        """Resize embedding and head together."""
         resized: nn.Embedding = super().resize_token_embeddings(*arguments, **named)
         self.gpt.config = replace(self.gpt.config, vocab_size=self.config.vocab_size)
         return resized
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """As ``GPT.initialise`` does, for one module; transformers guards what has been loaded."""
+        """Initialise one module as ``GPT.initialise`` does; transformers skips loaded weights."""
         if isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight)
         elif isinstance(module, nn.Linear):
-            if any(module is zero for zero in self._started_at_zero()):
+            if any(module is zero for zero in self._zero_initialised()):
                 nn.init.zeros_(module.weight)
             else:
                 bound = module.weight.shape[1] ** -0.5
@@ -271,8 +271,8 @@ class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: i
             assert isinstance(self.gpt.scheme.distance, ScaleInvariant)
             nn.init.constant_(module.log_tau, math.log(self.gpt.scheme.distance.tau))
 
-    def _started_at_zero(self) -> Iterator[nn.Module]:
-        """The matrices that write to the residual stream, and the head."""
+    def _zero_initialised(self) -> Iterator[nn.Module]:
+        """The head, and the matrices that write to the residual stream."""
         yield self.gpt.head
         for block in self.gpt.blocks:
             assert isinstance(block, Block)
@@ -287,18 +287,18 @@ class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: i
         batch_size: int,
         max_cache_length: int,
     ) -> Any:
-        """Also say, to schemes that depend on it, how long each text is going to be at most."""
+        """Also pass the maximal final length of each text to schemes that depend on it."""
         prepared = super()._prepare_cache_for_generation(
             generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
         )
         cache = model_kwargs.get("past_key_values")
-        goes_on = cache is not None and int(cache.get_seq_length()) > 0
+        continues = cache is not None and int(cache.get_seq_length()) > 0
         if (
             self.gpt.scheme.depends_on_context
             and model_kwargs.get("context_length") is None
-            and not goes_on
+            and not continues
         ):
-            # The cache has no room for the last token, which no other one follows.
+            # The cache has no room for the last token, because no token follows it.
             longest = max_cache_length + 1
             mask = model_kwargs.get("attention_mask")
             model_kwargs["context_length"] = (
@@ -308,24 +308,24 @@ class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: i
 
     @staticmethod
     def create_masks_for_generate(attention_mask: Tensor | None, **_: Any) -> Tensor | None:
-        """The mask as it is, with static caches too: which keys a query sees follows from it."""
+        """The mask unchanged, even for static caches: it determines which keys a query sees."""
         return attention_mask
 
 
 def _targets(labels: Tensor | None, shifted: Tensor | None) -> Tensor | None:
-    """What each token is to predict: the label of the next one."""
+    """The target of each token: the label of the next one."""
     if shifted is not None or labels is None:
         return shifted
     return F.pad(labels[:, 1:], (0, 1), value=IGNORED)
 
 
 @contextmanager
-def _block_inputs(gpt: GPT, wanted: bool) -> Iterator[list[Tensor]]:
-    """What every block gets while this lasts, if it is wanted."""
+def _block_inputs(gpt: GPT, enabled: bool) -> Iterator[list[Tensor]]:
+    """The inputs of all blocks that run in this context, if enabled."""
     states: list[Tensor] = []
     hooks = [
         block.register_forward_pre_hook(lambda _, given: states.append(given[0]))
-        for block in (gpt.blocks if wanted else ())
+        for block in (gpt.blocks if enabled else ())
     ]
     try:
         yield states

@@ -1,6 +1,6 @@
-"""Tasks for lm-eval that need no download: loss by context length, and needles.
+"""lm-eval tasks that need no download: loss by context length, and needles in a haystack.
 
-`FOLDER` is what lm-eval calls an include path.
+Pass `FOLDER` to lm-eval as an include path.
 """
 
 from pathlib import Path

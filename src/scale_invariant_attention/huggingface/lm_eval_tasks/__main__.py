@@ -1,4 +1,4 @@
-"""lm-eval with our models and tasks: its own command line, after they have been made known to it."""
+"""lm-eval's own command line, with our models and tasks registered."""
 
 import sys
 
@@ -8,7 +8,7 @@ INCLUDE = "--include_path"
 
 
 def main() -> None:
-    """Run lm-eval with the arguments of this command."""
+    """Run lm-eval with this command's arguments."""
     try:
         from lm_eval.__main__ import cli_evaluate
     except ModuleNotFoundError as missing:

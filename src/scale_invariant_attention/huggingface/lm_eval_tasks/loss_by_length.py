@@ -1,8 +1,8 @@
-"""The loss at a context length as a task of lm-eval: the same bytes at every length.
+"""The loss at a context length as an lm-eval task, on the same bytes at every length.
 
-The windows are those of `sia evaluate` on the standard library: contiguous, of so many bytes, in each of
-which all bytes but the first are to be predicted, and the one behind the window. They are text here,
-which cannot be cut inside a character: a window that would begin there begins with the character.
+The windows are those of `sia evaluate` on the standard library: contiguous, with the given number of
+bytes, of which all but the first are predicted, and the byte after them. lm-eval passes text, which
+cannot be cut inside a character, so a window that would start inside one starts with that character.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,22 +15,22 @@ from lm_eval.api.task import ConfigurableTask
 
 from ...data import SameTokens, standard_library
 
-# As many as `sia evaluate` scores.
+# The same number as in `sia evaluate`.
 TOKENS = 65_536
 
 
 class WholeContext(str):
-    """A context that keeps spaces at its end, which lm-eval would take for part of what follows."""
+    """A context with its trailing spaces, which lm-eval would move to the continuation."""
 
     __slots__ = ()
 
     def rstrip(self, chars: str | None = None, /) -> str:
-        """The same."""
+        """Return the text unchanged."""
         return self
 
 
 class LossAtLength(ConfigurableTask):  # type: ignore[misc]
-    """A task of windows, each scored behind its first character."""
+    """A task that scores every window after its first character."""
 
     def __init__(self, config: dict[str, Any] | None = None) -> None:
         config = dict(config or {})
@@ -38,7 +38,7 @@ class LossAtLength(ConfigurableTask):  # type: ignore[misc]
         super().__init__(config=config)
 
     def construct_requests(self, doc: dict[str, Any], ctx: str, **others: Any) -> Instance:
-        """One request a window."""
+        """One request per window."""
         return Instance(
             request_type="loglikelihood",
             doc=doc,
@@ -49,7 +49,7 @@ class LossAtLength(ConfigurableTask):  # type: ignore[misc]
 
 
 def windows(length: int, tokens: int = TOKENS, **_: Any) -> dict[str, datasets.Dataset]:
-    """The windows of at most `tokens` bytes together, each as its first character and the rest.
+    """Windows of at most `tokens` bytes in total, each split into its first character and the rest.
 
     >>> window = windows(256, tokens=1024)["test"][0]
     >>> len((window["first"] + window["rest"]).encode())
@@ -57,24 +57,24 @@ def windows(length: int, tokens: int = TOKENS, **_: Any) -> dict[str, datasets.D
     """
     corpus = standard_library("validation")
     count = SameTokens(corpus, (length,), at_most=tokens).count
-    # A character has four bytes at most.
+    # A character has at most four bytes.
     text = bytes(corpus.read(0, min(count + 4, len(corpus))))
-    edges = [_first_byte(text, place) for place in range(0, count + 1, length)]
+    edges = [_character_start(text, index) for index in range(0, count + 1, length)]
     rows = []
     for start, last in pairwise(edges):
-        window = text[start : _end(text, last)].decode()
+        window = text[start : _character_end(text, last)].decode()
         rows.append({"first": window[0], "rest": window[1:]})
     return {"test": datasets.Dataset.from_list(rows)}
 
 
 def score(doc: dict[str, Any], results: Sequence[tuple[float, bool]]) -> dict[str, Any]:
-    """The log-likelihood of a window and its bytes, for each metric."""
+    """Log-likelihood and number of bytes of a window, for each metric."""
     scored = results[0][0], len(doc["rest"].encode())
     return {"loss": scored, "byte_perplexity": scored}
 
 
 def mean_loss(scored: Iterable[tuple[float, int]]) -> float:
-    """In nats a byte.
+    """Mean loss in nats per byte.
 
     >>> mean_loss([(-30.0, 10), (-10.0, 10)])
     2.0
@@ -83,16 +83,16 @@ def mean_loss(scored: Iterable[tuple[float, int]]) -> float:
     return float(-sum(likelihoods) / sum(counts))
 
 
-def _first_byte(text: bytes, place: int) -> int:
-    """Where the character begins that a byte belongs to."""
-    while 0x80 <= text[place] < 0xC0:
-        place -= 1
-    return place
+def _character_start(text: bytes, index: int) -> int:
+    """Index of the first byte of the character that contains byte `index`."""
+    while 0x80 <= text[index] < 0xC0:
+        index -= 1
+    return index
 
 
-def _end(text: bytes, place: int) -> int:
-    """Where the character ends that begins at `place`."""
-    place += 1
-    while place < len(text) and 0x80 <= text[place] < 0xC0:
-        place += 1
-    return place
+def _character_end(text: bytes, start: int) -> int:
+    """Index after the last byte of the character that starts at `start`."""
+    end = start + 1
+    while end < len(text) and 0x80 <= text[end] < 0xC0:
+        end += 1
+    return end

@@ -1,7 +1,6 @@
-"""Needles in a haystack as a task of lm-eval: the texts and the scores of `sia needle`.
+"""Needles in a haystack as an lm-eval task, with the texts and scores of `sia needle`.
 
-Texts are made of bytes, and lengths count them. Where one was cut inside a character, that is shown as
-U+FFFD.
+Lengths are in bytes. A text that was cut inside a character shows U+FFFD there.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,20 +13,20 @@ from ...data import get_encoding, standard_library
 from ...data.needles import Needle, NeedleFormat, NeedleTask
 from ...evaluation.retrieval import found
 
-# As many as `sia needle` takes.
+# The same number as in `sia needle`.
 EXAMPLES = 50
 
 
 def examples(length: int, examples: int = EXAMPLES, **options: Any) -> dict[str, datasets.Dataset]:
-    """The first examples of a length; of `options` the fields of ``NeedleFormat`` count.
+    """The first examples of a length; `options` may hold fields of ``NeedleFormat``, others are ignored.
 
     >>> row = examples(512, examples=2, needles=1)["test"][0]
     >>> row["prompt"].endswith("\\n"), len(row["cities"])
     (True, 1)
     """
     known = {field.name for field in fields(NeedleFormat)}
-    form = {name: value for name, value in options.items() if name in known}
-    task = NeedleTask(standard_library("validation"), get_encoding("bytes"), NeedleFormat(**form))
+    given = {name: value for name, value in options.items() if name in known}
+    task = NeedleTask(standard_library("validation"), get_encoding("bytes"), NeedleFormat(**given))
     rows = []
     for number in range(examples):
         example = task.example(length, number)
@@ -45,19 +44,19 @@ def examples(length: int, examples: int = EXAMPLES, **options: Any) -> dict[str,
 
 
 def score(doc: dict[str, Any], results: Sequence[str]) -> dict[str, Any]:
-    """How many needles an answer tells, of how many."""
+    """Number of needles in an answer, and number of needles asked for."""
     needles = [
         Needle(city, number, (0, 0), (0, 0))
         for city, number in zip(doc["cities"], doc["numbers"], strict=True)
     ]
     form = NeedleFormat(between=doc["between"], entry=doc["entry"])
-    # An answer that did not end has run on, and its last entry with it.
+    # An answer that runs on spoils its own last entry, so every answer counts as ended.
     hits = found(results[0], True, needles, form)
     return {"found": (sum(hits), len(hits))}
 
 
 def share(scored: Iterable[tuple[int, int]]) -> float:
-    """Of all needles.
+    """Share of needles found.
 
     >>> share([(1, 3), (2, 3)])
     0.5
