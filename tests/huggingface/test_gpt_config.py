@@ -29,7 +29,7 @@ def test_the_defaults_are_ours():
         ({"scheme": "ropes"}, "did you mean 'rope'"),
         ({"hidden_size": 50, "num_attention_heads": 3}, "multiple of heads"),
         ({"scheme": "yarn"}, "train_length must be given"),
-        ({"tie_word_embeddings": True}, "head of its own"),
+        ({"tie_word_embeddings": True}, "separate head"),
     ],
 )
 def test_what_is_no_model_is_refused(changes, message):
