@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
+from typer.core import TyperCommand
 
 T = TypeVar("T")
 
@@ -48,6 +49,27 @@ DocumentStart = Annotated[
         "with the data, or <|endoftext|>.",
     ),
 ]
+
+
+class TrainingCommand(TyperCommand):
+    """A command that also takes fields of ``TrainingConfig``, and lists them at the end of its help."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of fields, importing them only now."""
+        from dataclasses import fields
+
+        from ..training import TrainingConfig
+
+        self.epilog = "Fields: " + ", ".join(field.name for field in fields(TrainingConfig)) + "."
+        super().format_epilog(ctx, formatter)
+
+
+# Settings of such a command: options that it does not know are fields.
+TRAINING_COMMAND: dict[str, Any] = {
+    "cls": TrainingCommand,
+    "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
+    "options_metavar": "[OPTIONS] [--FIELD VALUE]...",
+}
 
 
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:

@@ -5,10 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
-
 _LINE = 88
 _UNBOUNDED = 10_000
 
@@ -19,6 +15,8 @@ class Page:
     """Prints to standard output; tables wrap at the edge of a terminal, and never in a pipe."""
 
     def __init__(self) -> None:
+        from rich.console import Console
+
         self._console = Console(markup=False, highlight=False, emoji=False)
         self._width = min(self._console.width, _LINE)
         if not self._console.is_terminal:
@@ -40,6 +38,8 @@ class Page:
         self, header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = False
     ) -> None:
         """Print columns under a header; `numbers` aligns all but the first to the right."""
+        from rich.table import Table
+
         table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
         for column, name in enumerate(header):
             right = numbers and column > 0
@@ -50,6 +50,8 @@ class Page:
 
     def facts(self, facts: Iterable[tuple[str, str]]) -> None:
         """Print names with their values, one per line."""
+        from rich.table import Table
+
         table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), show_header=False)
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
@@ -61,6 +63,9 @@ class Page:
 @contextmanager
 def progress_bar(unit: str, total: int) -> Iterator[Callable[[int], None]]:
     """A bar on a terminal that disappears at the end; yields a function that sets how much is done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
     console = Console(stderr=True)
     columns = (TextColumn(unit), BarColumn(), TimeRemainingColumn())
     with Progress(

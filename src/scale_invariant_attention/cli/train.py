@@ -3,9 +3,8 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -26,7 +25,7 @@ from ..training.recipes import RECIPES
 from ..training.runs import MODEL
 from ..training.tensorboard import TensorBoard
 from .errors import INTERRUPTED, plain_errors
-from .options import Device, or_bad_parameter
+from .options import TRAINING_COMMAND, Device, or_bad_parameter
 from .terminal import Page
 
 # Seconds over which the remaining time is estimated: steps with validation take longer.
@@ -34,17 +33,10 @@ ESTIMATED_OVER = 600.0
 
 OPTIONS = ("--recipe", "--output", "--device", "--tensorboard", "--print-config", "--help")
 
-# Options that typer does not know are fields of the configuration.
-SETTINGS: dict[str, Any] = {
-    "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
-    "options_metavar": "[OPTIONS] [--FIELD VALUE]...",
-    "epilog": "Fields: " + ", ".join(field.name for field in fields(TrainingConfig)) + ".",
-}
-
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-@app.command(name="train", **SETTINGS)
+@app.command(name="train", **TRAINING_COMMAND)
 def train_command(
     context: typer.Context,
     name: Annotated[
