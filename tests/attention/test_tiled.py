@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import scale_invariant_attention as sia
-from scale_invariant_attention.attention import tiled
+from scale_invariant_attention.attention import Visibility, tiled
 from scale_invariant_attention.attention.contract import checked_call
 
 
@@ -33,7 +33,7 @@ class Watch(TorchDispatchMode):
 def watch(queries, keys, heads=2, size=8, tile=None, backward=False, **settings):
     query = torch.randn(1, heads, queries, size)
     key = torch.randn(1, heads, keys, size)
-    call = checked_call(query, key, key, affine=None, tau=10.0, **settings)
+    call = checked_call(query, key, key, affine=None, tau=10.0, visibility=Visibility(**settings))
     tile = tile or tiled.TileSize(32, 32, 32 * 32 * heads)
     with Watch() as seen:
         out, lse = tiled.forward(call, tile)
@@ -81,7 +81,9 @@ def test_tiles_of_documents_whose_extremes_overlap_are_skipped_too():
 def test_tiles_of_padding_are_skipped_row_by_row():
     query = torch.randn(2, 2, 512, 8)
     mask = torch.arange(512) >= torch.tensor([[256], [0]])
-    call = checked_call(query, query, query, affine=None, tau=10.0, key_mask=mask)
+    call = checked_call(
+        query, query, query, affine=None, tau=10.0, visibility=Visibility(key_mask=mask)
+    )
     with Watch() as seen:
         tiled.forward(call, tiled.TileSize(32, 32, 32 * 32 * 2))
     assert seen.products == work(16 * 17 / 2) + work(8 * 9 / 2)
@@ -122,10 +124,14 @@ def test_explicit_positions_documents_and_masks_keep_memory_linear_too():
 
 def test_tiles_adapt_to_few_queries_and_many_heads():
     query, key = torch.empty(1, 6, 1, 8), torch.empty(1, 6, 65536, 8)
-    one = tiled.TileSize.for_call(checked_call(query, key, key, affine=None, tau=10.0))
+    one = tiled.TileSize.for_call(
+        checked_call(query, key, key, affine=None, tau=10.0, visibility=Visibility())
+    )
     assert one.keys >= 4096
     query = torch.empty(1, 64, 4096, 8)
-    many = tiled.TileSize.for_call(checked_call(query, query, query, affine=None, tau=10.0))
+    many = tiled.TileSize.for_call(
+        checked_call(query, query, query, affine=None, tau=10.0, visibility=Visibility())
+    )
     assert many.keys == 256
 
 

@@ -7,6 +7,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 import scale_invariant_attention as sia
+from scale_invariant_attention.attention import Visibility
 from scale_invariant_attention.attention.contract import checked_call
 
 BACKENDS = WHOLE
@@ -123,14 +124,14 @@ def test_opcheck(backend, settings, affine):
     inputs = leaves(torch.float64 if backend == "tiled" else torch.float32)
     if affine == "tau":
         tau = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64, requires_grad=True)
-        call = checked_call(*inputs, affine=None, tau=tau, **settings)
+        call = checked_call(*inputs, affine=None, tau=tau, visibility=Visibility(**settings))
     else:
         length = 3 * LENGTH
         tables = sia.DistanceAffine(
             torch.rand(4, length, dtype=torch.float64, requires_grad=True),
             torch.rand(length, dtype=torch.float64, requires_grad=True),
         )
-        call = checked_call(*inputs, affine=tables, tau=None, **settings)
+        call = checked_call(*inputs, affine=tables, tau=None, visibility=Visibility(**settings))
     arguments = tuple(
         t.detach().requires_grad_(t.requires_grad) if isinstance(t, torch.Tensor) else t
         for t in call.arguments()

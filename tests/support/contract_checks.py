@@ -8,9 +8,8 @@ from random_contracts import Contract
 from torch import Tensor
 
 from scale_invariant_attention import available_backends
-from scale_invariant_attention.attention import tiled
+from scale_invariant_attention.attention import Visibility, tiled
 from scale_invariant_attention.attention.contract import checked_call
-from scale_invariant_attention.attention.visibility import Geometry
 
 
 def failures(contract: Contract) -> list[str]:
@@ -59,7 +58,9 @@ def call_of(contract: Contract, inputs: dict[str, Tensor] | None = None):
     tensors, settings = contract.arguments(inputs or contract.inputs)
     affine = settings.pop("affine", None)
     tau = settings.pop("tau", 10.0 if affine is None else None)
-    return checked_call(*tensors, affine=affine, tau=tau, **settings)
+    scale = settings.pop("scale", None)
+    visibility = Visibility(**settings)
+    return checked_call(*tensors, affine=affine, tau=tau, visibility=visibility, scale=scale)
 
 
 def hidden_nan_leaks(contract: Contract, backend: str) -> list[str]:
@@ -69,7 +70,7 @@ def hidden_nan_leaks(contract: Contract, backend: str) -> list[str]:
     gradient in either run.
     """
     rng = random.Random(contract.seed)
-    visible = Geometry.of(call_of(contract)).visible
+    visible = call_of(contract).visibility_with_positions().visible
     visible = visible.expand(contract.query.shape[0], -1, -1)
     keys = contract.key.shape[2]
     chosen = torch.zeros(keys, dtype=torch.bool)

@@ -13,10 +13,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..attention import DistanceAffine
+from ..attention import DistanceAffine, Visibility
 from ..attention.contract import AttentionCall, checked_call
 from ..attention.numerics import compute_dtype
-from ..attention.visibility import Geometry
 
 # Pairs of query and key in a tile, over all heads: eight megabytes in float64.
 TILE_PAIRS = 2**20
@@ -80,7 +79,7 @@ class LayerScores:
         """Some queries, by index, with all their keys; None is every query. Tiles without a visible
         pair are left out."""
         call = self._call()
-        geometry = Geometry.of(call)
+        visibility = call.visibility_with_positions()
         rows = torch.arange(self.query.shape[2]) if rows is None else rows
         rows = rows.to(self.query.device)
         batch, keys = self.query.shape[0], self.key.shape[2]
@@ -88,7 +87,7 @@ class LayerScores:
         for first in range(0, len(rows), TILE_ROWS):
             part = rows[first : first + TILE_ROWS]
             queries = slice(first, first + len(part))
-            chosen = _some_queries(geometry, part)
+            chosen = _some_queries(visibility, part)
             query = call.query[:, :, part].to(compute_dtype(call.query.dtype))
             factor = self._factor(part)
             for start in range(0, keys, at_once):
@@ -105,8 +104,8 @@ class LayerScores:
             self.key,
             affine=self.affine,
             tau=1.0 if self.affine is None else None,
+            visibility=Visibility(**self.visibility),
             scale=self.scale,
-            **self.visibility,
         )
 
     def _factor(self, rows: Tensor) -> Tensor | None:
@@ -120,7 +119,7 @@ class LayerScores:
 
 @dataclass(frozen=True, eq=False)
 class Tile:
-    """Some queries and some keys: scores and logits ``[B, H, R, K]``, geometry ``[1 or B, R, K]``."""
+    """Some queries and some keys: scores and logits ``[B, H, R, K]``, visibility ``[1 or B, R, K]``."""
 
     queries: slice  # which of the rows that were asked for
     scores: Tensor
@@ -160,18 +159,18 @@ def spread_rows(length: int, count: int) -> Tensor:
     return (torch.arange(1, count + 1) * length).div(max(1, count), rounding_mode="floor") - 1
 
 
-def _some_queries(geometry: Geometry, rows: Tensor) -> Geometry:
-    documents = geometry.query_documents
+def _some_queries(visibility: Visibility, rows: Tensor) -> Visibility:
+    documents = visibility.query_documents
     return replace(
-        geometry,
-        query_positions=geometry.query_positions[..., rows],
+        visibility,
+        query_positions=visibility.positions[0][..., rows],
         query_documents=None if documents is None else documents[..., rows],
     )
 
 
 def _tile(
     call: AttentionCall,
-    geometry: Geometry,
+    visibility: Visibility,
     query: Tensor,
     queries: slice,
     keys: slice,
@@ -179,17 +178,17 @@ def _tile(
 ) -> Tile:
     key = call.key[:, :, keys].to(query.dtype).repeat_interleave(call.group, dim=1)
     scores = call.scale * (query @ key.transpose(-2, -1))
-    visible = geometry.visible
-    distance = geometry.distance.expand_as(visible)
+    visible = visibility.visible
+    distance = visibility.distance.expand_as(visible)
     logits = scores if factor is None else scores * factor
     if call.gain is not None and call.bias is not None:
         gain, bias = (_at(table.to(query.dtype), distance) for table in (call.gain, call.bias))
-        if geometry.sink is not None:
-            sink = geometry.sink.unsqueeze(1)
+        if visibility.sink is not None:
+            sink = visibility.sink.unsqueeze(1)
             gain, bias = torch.where(sink, 1, gain), torch.where(sink, 0, bias)
         logits = gain * logits + bias
     logits = torch.where(visible.unsqueeze(1), logits, -torch.inf)
-    return Tile(queries, scores, logits, distance, visible, geometry.key_positions)
+    return Tile(queries, scores, logits, distance, visible, visibility.positions[1])
 
 
 def _at(table: Tensor, distance: Tensor) -> Tensor:

@@ -3,9 +3,11 @@
 from .affine import DistanceAffine
 from .api import backend_for, distance_affine_attention, scale_invariant_attention
 from .backends import available_backends, unavailable_backends
+from .visibility import Visibility
 
 __all__ = [
     "DistanceAffine",
+    "Visibility",
     "available_backends",
     "backend_for",
     "distance_affine_attention",

@@ -1,32 +1,78 @@
 """The functions users call."""
 
-from typing import Any
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, TypeVar, Unpack
 
 import torch  # noqa: F401  the examples use it
 from torch import Tensor
 
 from .affine import DistanceAffine
 from .backends import choose
-from .contract import AttentionCall, checked_call
+from .contract import checked_call
+from .visibility import Visibility, VisibilityKeywords
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    affine: DistanceAffine | None = None,
+    tau: float | Tensor | None = None,
+    visibility: Visibility,
+    scale: float | None = None,
+    return_lse: bool = False,
+    backend: str = "auto",
+) -> Any:
+    """Attention with a gain and a bias from `affine` or, without it, the transform with `tau`.
+
+    Layers call this with the visibility that their model has built once.
+    """
+    call = checked_call(
+        query, key, value, affine=affine, tau=tau, visibility=visibility, scale=scale
+    )
+    if not isinstance(return_lse, bool):
+        raise TypeError(f"return_lse must be True or False, got {return_lse!r}")
+    out, lse = choose(call, return_lse, backend).attention(call, return_lse)
+    return (out, lse) if return_lse else out
+
+
+def _visibility(function: str, keywords: VisibilityKeywords) -> Visibility:
+    for name in keywords:
+        if name not in Visibility.__slots__:
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+    return Visibility(**keywords)
+
+
+def _with_visibility_keywords(function: Function) -> Function:
+    """Show the fields of a Visibility in the signature, where help() and editors look."""
+    signature = inspect.signature(function)
+    named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    keywords = [
+        inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type
+        )
+        for field in fields(Visibility)
+    ]
+    function.__signature__ = signature.replace(parameters=named + keywords)  # type: ignore[attr-defined]
+    return function
+
+
+@_with_visibility_keywords
 def scale_invariant_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     *,
     tau: float | Tensor = 10.0,
-    is_causal: bool = True,
     scale: float | None = None,
-    query_positions: Tensor | None = None,
-    key_positions: Tensor | None = None,
-    key_mask: Tensor | None = None,
-    query_documents: Tensor | None = None,
-    key_documents: Tensor | None = None,
-    window: int | None = None,
-    sinks: int = 0,
     return_lse: bool = False,
     backend: str = "auto",
+    **visibility: Unpack[VisibilityKeywords],
 ) -> Any:
     """Attention with the scale-invariant transform.
 
@@ -41,8 +87,13 @@ def scale_invariant_attention(
         value: ``[B, Hk, Lk, Dv]``.
         tau: the distance up to which the local context is left almost alone: a number, or a tensor
             ``[]`` or ``[Hq]``, which may require grad.
-        is_causal: hide keys at later positions. Without it the distance is ``|i - j|``.
         scale: the factor of ``q . k``; None is ``1 / sqrt(D)``.
+        return_lse: also return the log-sum-exp of the logits, ``[B, Hq, Lq]``, float32 (float64
+            for float64 inputs); differentiable, and -inf for a query that sees no key.
+        backend: "auto", or one of :func:`available_backends`, which then runs or raises.
+
+    Keyword Args:
+        is_causal: hide keys at later positions. Without it the distance is ``|i - j|``.
         query_positions: integers ``[Lq]`` or ``[B, Lq]``; None: those of the last Lq keys.
         key_positions: integers ``[Lk]`` or ``[B, Lk]``; None is ``0 .. Lk - 1``.
         key_mask: bool ``[B, Lk]``; False hides a key, as for padding.
@@ -50,9 +101,6 @@ def scale_invariant_attention(
         key_documents: integers ``[Lk]`` or ``[B, Lk]``; attention stays inside a document.
         window: hide keys at this distance and beyond.
         sinks: keys at positions below this are not transformed, and a window does not hide them.
-        return_lse: also return the log-sum-exp of the logits, ``[B, Hq, Lq]``, float32 (float64
-            for float64 inputs); differentiable, and -inf for a query that sees no key.
-        backend: "auto", or one of :func:`available_backends`, which then runs or raises.
 
     Returns:
         The output ``[B, Hq, Lq, Dv]`` in the dtype of the inputs, zeros for a query that sees no
@@ -62,42 +110,29 @@ def scale_invariant_attention(
     >>> scale_invariant_attention(query, key, value).shape
     torch.Size([1, 4, 100, 32])
     """
-    call = checked_call(
+    return attend(
         query,
         key,
         value,
-        affine=None,
         tau=tau,
-        is_causal=is_causal,
+        visibility=_visibility("scale_invariant_attention", visibility),
         scale=scale,
-        query_positions=query_positions,
-        key_positions=key_positions,
-        key_mask=key_mask,
-        query_documents=query_documents,
-        key_documents=key_documents,
-        window=window,
-        sinks=sinks,
+        return_lse=return_lse,
+        backend=backend,
     )
-    return _run(call, return_lse, backend)
 
 
+@_with_visibility_keywords
 def distance_affine_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     affine: DistanceAffine,
     *,
-    is_causal: bool = True,
     scale: float | None = None,
-    query_positions: Tensor | None = None,
-    key_positions: Tensor | None = None,
-    key_mask: Tensor | None = None,
-    query_documents: Tensor | None = None,
-    key_documents: Tensor | None = None,
-    window: int | None = None,
-    sinks: int = 0,
     return_lse: bool = False,
     backend: str = "auto",
+    **visibility: Unpack[VisibilityKeywords],
 ) -> Any:
     """Attention with any gain and bias by distance: ``L = gain(t) * scale * q . k + bias(t)``.
 
@@ -110,27 +145,22 @@ def distance_affine_attention(
     >>> torch.allclose(plain, sdpa, atol=1e-5)
     True
     """
+    seen = _visibility("distance_affine_attention", visibility)
     if affine is None:
         raise TypeError("affine must be a DistanceAffine(gain, bias), got None")
-    call = checked_call(
+    return attend(
         query,
         key,
         value,
         affine=affine,
-        tau=None,
-        is_causal=is_causal,
+        visibility=seen,
         scale=scale,
-        query_positions=query_positions,
-        key_positions=key_positions,
-        key_mask=key_mask,
-        query_documents=query_documents,
-        key_documents=key_documents,
-        window=window,
-        sinks=sinks,
+        return_lse=return_lse,
+        backend=backend,
     )
-    return _run(call, return_lse, backend)
 
 
+@_with_visibility_keywords
 def backend_for(
     query: Tensor,
     key: Tensor,
@@ -138,17 +168,10 @@ def backend_for(
     affine: DistanceAffine | None = None,
     *,
     tau: float | Tensor = 10.0,
-    is_causal: bool = True,
     scale: float | None = None,
-    query_positions: Tensor | None = None,
-    key_positions: Tensor | None = None,
-    key_mask: Tensor | None = None,
-    query_documents: Tensor | None = None,
-    key_documents: Tensor | None = None,
-    window: int | None = None,
-    sinks: int = 0,
     return_lse: bool = False,
     backend: str = "auto",
+    **visibility: Unpack[VisibilityKeywords],
 ) -> str:
     """The name of the backend that runs this call, given as it would be to either function.
 
@@ -162,21 +185,7 @@ def backend_for(
         value,
         affine=affine,
         tau=tau,
-        is_causal=is_causal,
+        visibility=_visibility("backend_for", visibility),
         scale=scale,
-        query_positions=query_positions,
-        key_positions=key_positions,
-        key_mask=key_mask,
-        query_documents=query_documents,
-        key_documents=key_documents,
-        window=window,
-        sinks=sinks,
     )
     return choose(call, return_lse, backend).name
-
-
-def _run(call: AttentionCall, return_lse: bool, backend: str) -> Any:
-    if not isinstance(return_lse, bool):
-        raise TypeError(f"return_lse must be True or False, got {return_lse!r}")
-    out, lse = choose(call, return_lse, backend).attention(call, return_lse)
-    return (out, lse) if return_lse else out

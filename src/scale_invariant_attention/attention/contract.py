@@ -12,11 +12,12 @@ from torch import Tensor
 
 from .affine import DistanceAffine, tau_tensor
 from .numerics import holds_values
+from .visibility import Visibility
 
 
 @dataclass(eq=False, slots=True)
 class AttentionCall:
-    """A checked call. The field order is the argument order of the registered operators."""
+    """A checked call."""
 
     query: Tensor  # [B, Hq, Lq, D]
     key: Tensor  # [B, Hk, Lk, D]
@@ -24,29 +25,29 @@ class AttentionCall:
     gain: Tensor | None  # [1 or Hq, length]; None with tau
     bias: Tensor | None  # [1 or Hq, length]; None with tau
     tau: Tensor | None  # [1 or Hq]; None with tables
-    query_positions: Tensor | None  # int64 [1 or B, Lq]; None with key_positions: the default
-    key_positions: Tensor | None  # int64 [1 or B, Lk]
-    key_mask: Tensor | None  # bool [B, Lk]
-    query_documents: Tensor | None  # int64 [1 or B, Lq]
-    key_documents: Tensor | None  # int64 [1 or B, Lk]
-    is_causal: bool
+    visibility: Visibility  # checked: tensors [1 or B, length]
     scale: float
-    window: int | None
-    sinks: int
 
     def arguments(self) -> tuple[Any, ...]:
         """The fields in order, as the registered operators take them."""
-        return tuple(getattr(self, name) for name in self.__slots__)
-
-    @property
-    def by_row(self) -> tuple[Tensor | None, ...]:
-        """Positions, mask and documents, ``[1 or B, length]`` each."""
+        visibility = self.visibility
         return (
-            self.query_positions,
-            self.key_positions,
-            self.key_mask,
-            self.query_documents,
-            self.key_documents,
+            *(self.query, self.key, self.value, self.gain, self.bias, self.tau),
+            *(getattr(visibility, name) for name in visibility.__slots__),
+            self.scale,
+        )
+
+    @classmethod
+    def from_arguments(cls, *arguments: Any) -> "AttentionCall":
+        """The inverse of :meth:`arguments`."""
+        query, key, value, gain, bias, tau, *parts, scale = arguments
+        visibility = Visibility(**dict(zip(Visibility.__slots__, parts, strict=True)))
+        return cls(query, key, value, gain, bias, tau, visibility, scale)
+
+    def visibility_with_positions(self) -> Visibility:
+        """The visibility with default positions filled in."""
+        return self.visibility.with_positions(
+            self.query.shape[2], self.key.shape[2], self.query.device
         )
 
     @property
@@ -77,17 +78,10 @@ def checked_call(
     *,
     affine: DistanceAffine | None,
     tau: float | Tensor | None,
-    is_causal: bool = True,
+    visibility: Visibility,
     scale: float | None = None,
-    query_positions: Tensor | None = None,
-    key_positions: Tensor | None = None,
-    key_mask: Tensor | None = None,
-    query_documents: Tensor | None = None,
-    key_documents: Tensor | None = None,
-    window: int | None = None,
-    sinks: int = 0,
 ) -> AttentionCall:
-    """Check every argument and return the call in its one form."""
+    """Check every argument and return the call in its one form; `affine` comes before `tau`."""
     _check_inputs(query, key, value)
     query, key, value = _autocast(query, key, value)
     if not (query.dtype == key.dtype == value.dtype):
@@ -96,56 +90,15 @@ def checked_call(
             f"got {query.dtype}, {key.dtype} and {value.dtype}"
         )
     batch, heads, query_length, head_dim = query.shape
-    key_length = key.shape[2]
-
-    if not isinstance(is_causal, bool):
-        raise TypeError(f"is_causal must be True or False, got {is_causal!r}")
     if scale is None:
         scale = 1 / sqrt(head_dim)
     elif isinstance(scale, bool) or not isinstance(scale, int | float):
         raise TypeError(f"scale must be a number or None for 1/sqrt(head_dim), got {scale!r}")
     elif not -inf < scale < inf:
         raise ValueError(f"scale must be finite, got {scale}")
-    window = None if window is None else _count("window", window, 1)
-    sinks = _count("sinks", sinks, 0)
-
-    def row(name: str, tensor: Tensor | None, length: int) -> Tensor | None:
-        return _integer_row(name, tensor, batch, length, query.device)
-
-    query_positions = row("query_positions", query_positions, query_length)
-    key_positions = row("key_positions", key_positions, key_length)
-    query_positions, key_positions = _positions(
-        query_positions, key_positions, query_length, key_length, query.device
-    )
-    query_documents = row("query_documents", query_documents, query_length)
-    key_documents = row("key_documents", key_documents, key_length)
-    if key_documents is None and query_documents is not None:
-        raise ValueError(
-            "query_documents was given without key_documents: pass both, or key_documents alone "
-            "when the queries are the last of the keys"
-        )
-    if key_documents is not None and query_documents is None:
-        query_documents = _last(key_documents, query_length, "query_documents", "key_documents")
-    _check_key_mask(key_mask, batch, key_length, query.device)
-
+    visibility = visibility.checked(batch, query_length, key.shape[2], query.device)
     gain, bias, tau = _affine_tensors(affine, tau, heads, query.device)
-    call = AttentionCall(
-        query,
-        key,
-        value,
-        gain,
-        bias,
-        tau,
-        query_positions,
-        key_positions,
-        key_mask,
-        query_documents,
-        key_documents,
-        is_causal,
-        float(scale),
-        window,
-        sinks,
-    )
+    call = AttentionCall(query, key, value, gain, bias, tau, visibility, float(scale))
     check_table_length(call)
     return call
 
@@ -197,75 +150,6 @@ def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(t if t.dtype == torch.float64 else t.to(dtype) for t in tensors)
 
 
-def _count(name: str, value: int, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | torch.SymInt):
-        raise TypeError(f"{name} must be an integer, got {value!r}")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, got {value}")
-    # Operators take 64 bits, and no distance comes near it.
-    return min(value, 2**62)
-
-
-def _integer_row(
-    name: str, tensor: Tensor | None, batch: int, length: int, device: torch.device
-) -> Tensor | None:
-    """A tensor [length] or [batch, length] of integers as int64 [1 or batch, length]."""
-    if tensor is None:
-        return None
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name} must be an integer tensor, got {type(tensor).__name__}")
-    if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype == torch.bool:
-        raise TypeError(f"{name} must be an integer tensor, got {tensor.dtype}")
-    if tensor.shape not in ((length,), (batch, length)):
-        raise ValueError(
-            f"{name} must be [{length}] or [{batch}, {length}], got shape {tuple(tensor.shape)}"
-        )
-    if tensor.device != device:
-        raise ValueError(f"{name} is on {tensor.device} but query is on {device}")
-    return tensor.long() if tensor.ndim == 2 else tensor.long().unsqueeze(0)
-
-
-def _positions(
-    query_positions: Tensor | None,
-    key_positions: Tensor | None,
-    query_length: int,
-    key_length: int,
-    device: torch.device,
-) -> tuple[Tensor | None, Tensor | None]:
-    """Both given or both None: a lone one is completed by the default of the other."""
-    if query_positions is not None and key_positions is None:
-        key_positions = torch.arange(key_length, device=device).unsqueeze(0)
-    if key_positions is not None and query_positions is None:
-        query_positions = _last(key_positions, query_length, "query_positions", "key_positions")
-    return query_positions, key_positions
-
-
-def _last(of_keys: Tensor, query_length: int, missing: str, given: str) -> Tensor:
-    if query_length > of_keys.shape[1]:
-        raise ValueError(
-            f"{missing} must be given: there are {query_length} queries, more than the "
-            f"{of_keys.shape[1]} {given} they would be the last of"
-        )
-    return of_keys[:, of_keys.shape[1] - query_length :]
-
-
-def _check_key_mask(
-    key_mask: Tensor | None, batch: int, key_length: int, device: torch.device
-) -> None:
-    if key_mask is None:
-        return
-    if not isinstance(key_mask, Tensor) or key_mask.dtype != torch.bool:
-        kind = key_mask.dtype if isinstance(key_mask, Tensor) else type(key_mask).__name__
-        raise TypeError(f"key_mask must be a bool tensor, False hides a key; got {kind}")
-    if key_mask.shape != (batch, key_length):
-        raise ValueError(
-            f"key_mask must be [batch, keys] = [{batch}, {key_length}], "
-            f"got shape {tuple(key_mask.shape)}"
-        )
-    if key_mask.device != device:
-        raise ValueError(f"key_mask is on {key_mask.device} but query is on {device}")
-
-
 def _affine_tensors(
     affine: DistanceAffine | None, tau: float | Tensor | None, heads: int, device: torch.device
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -306,8 +190,9 @@ def check_table_length(call: AttentionCall) -> None:
     largest = _largest_distance(call)
     if largest is None:
         return
+    window = call.visibility.window
     # A window hides what lies beyond it, so tables need not reach farther.
-    needed = largest + 1 if call.window is None else min(largest + 1, call.window)
+    needed = largest + 1 if window is None else min(largest + 1, window)
     if call.gain.shape[1] < needed:
         raise ValueError(
             f"the tables of affine cover {call.gain.shape[1]} distances, but this call needs "
@@ -317,15 +202,16 @@ def check_table_length(call: AttentionCall) -> None:
 
 def _largest_distance(call: AttentionCall) -> int | None:
     """The largest distance a pair can have; None where there is none or it cannot be known yet."""
-    query_positions, key_positions = call.query_positions, call.key_positions
+    visibility = call.visibility
+    query_positions, key_positions = visibility.query_positions, visibility.key_positions
     query_length, key_length = call.query.shape[2], call.key.shape[2]
     if query_length == 0 or key_length == 0 or call.query.shape[0] == 0:
         return None
     if query_positions is None or key_positions is None:
-        return key_length - 1 if call.is_causal else max(query_length, key_length) - 1
+        return key_length - 1 if visibility.is_causal else max(query_length, key_length) - 1
     if not holds_values(query_positions):
         return None
     largest = (query_positions.amax(1) - key_positions.amin(1)).amax()
-    if not call.is_causal:
+    if not visibility.is_causal:
         largest = largest.maximum((key_positions.amax(1) - query_positions.amin(1)).amax())
     return max(int(largest), 0)

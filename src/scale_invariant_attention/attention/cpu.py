@@ -15,6 +15,7 @@ from .affine import scale_invariant_slopes
 from .contract import AttentionCall
 from .cpu_library import ABSENCE, LIBRARY
 from .opaque import Gradients, register_opaque
+from .visibility import TENSORS
 
 STORAGES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 NO_WINDOW = 2**63 - 1
@@ -146,7 +147,8 @@ def _packed(call: AttentionCall, *results: Tensor | None) -> tuple[bytes, list[A
         gain, bias = _contiguous(gain, torch.float32), _contiguous(bias, torch.float32)
     if tau is not None:
         tau = _contiguous(tau, torch.float64)
-    by_row = call.by_row
+    visibility = call.visibility
+    by_row = tuple(getattr(visibility, name) for name in TENSORS)
     rows: Sequence[int] = NO_ROWS
     if by_row != NOTHING:
         by_row = tuple(t if t is None or t.stride(1) == 1 else t.contiguous() for t in by_row)
@@ -170,9 +172,9 @@ def _packed(call: AttentionCall, *results: Tensor | None) -> tuple[bytes, list[A
         value.data_ptr(),
         *value_strides[:3],
         *rows,
-        call.is_causal,
-        NO_WINDOW if call.window is None else call.window,
-        call.sinks,
+        visibility.is_causal,
+        NO_WINDOW if visibility.window is None else visibility.window,
+        visibility.sinks,
         call.scale,
         *_rows(gain),
         *_rows(bias),

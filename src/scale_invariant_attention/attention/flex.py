@@ -15,7 +15,6 @@ from .contract import AttentionCall
 from .flex_kernel import BLOCK, Kernel, kernel_for
 from .numerics import finite_part, mark_bad_keys, surely_finite, without_autocast
 from .opaque import register_opaque
-from .visibility import Geometry
 
 
 def absence(device: torch.device) -> str | None:
@@ -113,10 +112,10 @@ def _sees_bad(call: AttentionCall) -> Tensor:
     bad_query = ~torch.isfinite(call.query).all(-1)
     good_key = torch.isfinite(call.key).all(-1) & torch.isfinite(call.value).all(-1)
     bad_key = ~good_key.repeat_interleave(call.group, 1)
-    geometry, rows = Geometry.of(call), []
+    visibility, rows = call.visibility_with_positions(), []
     for start in range(0, call.query.shape[2], BLOCK):
         queries = slice(start, start + BLOCK)
-        visible = geometry.tile(queries, slice(None)).visible.unsqueeze(1)
+        visible = visibility.tile(queries, slice(None)).visible.unsqueeze(1)
         bad = bad_key.unsqueeze(2) | bad_query[:, :, queries].unsqueeze(3)
         rows.append((visible & bad).any(-1))
     return torch.cat(rows, 2)
@@ -130,12 +129,12 @@ def _with_second_query(call: AttentionCall) -> AttentionCall:
     def twice(tensor: Tensor | None) -> Tensor | None:
         return None if tensor is None else tensor.expand(-1, 2)
 
-    return replace(
-        call,
-        query=call.query.expand(-1, -1, 2, -1),
-        query_positions=twice(call.query_positions),
-        query_documents=twice(call.query_documents),
+    visibility = replace(
+        call.visibility,
+        query_positions=twice(call.visibility.query_positions),
+        query_documents=twice(call.visibility.query_documents),
     )
+    return replace(call, query=call.query.expand(-1, -1, 2, -1), visibility=visibility)
 
 
 def _with_whole_key_blocks(call: AttentionCall) -> AttentionCall:
@@ -144,8 +143,8 @@ def _with_whole_key_blocks(call: AttentionCall) -> AttentionCall:
     torch's kernel for CPUs is wrong for some lengths of a last, shorter block: with 8 keys more than
     a multiple of 16, rows that see few of them come out as zeros or NaN now and then.
     """
-    geometry = Geometry.of(call)
-    mask = call.key_mask
+    visibility = call.visibility_with_positions()
+    mask = visibility.key_mask
     if mask is None:
         shape = (call.key.shape[0], call.key.shape[2])
         mask = torch.ones(shape, dtype=torch.bool, device=call.key.device)
@@ -158,8 +157,10 @@ def _with_whole_key_blocks(call: AttentionCall) -> AttentionCall:
         call,
         key=F.pad(call.key, (0, 0, 0, padding)),
         value=F.pad(call.value, (0, 0, 0, padding)),
-        query_positions=geometry.query_positions,
-        key_positions=extended(geometry.key_positions),
-        key_mask=extended(mask),
-        key_documents=extended(call.key_documents),
+        visibility=replace(
+            visibility,
+            key_positions=extended(visibility.key_positions),
+            key_mask=extended(mask),
+            key_documents=extended(visibility.key_documents),
+        ),
     )

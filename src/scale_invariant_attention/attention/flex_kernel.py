@@ -12,7 +12,7 @@ from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attent
 
 from ..theory.transform import scale_invariant_gain_and_bias
 from .contract import AttentionCall
-from .visibility import BlockMap, Geometry
+from .visibility import BlockMap, Visibility
 
 BLOCK = 128
 
@@ -21,9 +21,9 @@ Kernel = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor | None]]
 
 def kernel_for(call: AttentionCall, return_lse: bool) -> Kernel:
     """Attention for a call, as a function of query, key and value."""
-    geometry = Geometry.of(call)
-    kind = _kind(call, geometry, return_lse)
-    data = _data(call, geometry, kind)
+    visibility = call.visibility_with_positions()
+    kind = _kind(call, visibility, return_lse)
+    data = _data(call, visibility, kind)
     # Inside a compiled function the program becomes part of that function.
     run = _program(kind) if torch.compiler.is_compiling() else _compiled(kind)
 
@@ -60,7 +60,7 @@ class _Kind:
     default_dtype: torch.dtype
 
 
-def _kind(call: AttentionCall, geometry: Geometry, return_lse: bool) -> _Kind:
+def _kind(call: AttentionCall, visibility: Visibility, return_lse: bool) -> _Kind:
     affine = call.gain if call.tau is None else call.tau
     assert affine is not None
     bias_heads = 1 if call.bias is None else call.bias.shape[0]
@@ -72,14 +72,14 @@ def _kind(call: AttentionCall, geometry: Geometry, return_lse: bool) -> _Kind:
         value_dim=call.value.shape[3],
         dtype=call.query.dtype,
         device=call.query.device,
-        rows=geometry.rows,
+        rows=visibility.rows,
         affine_heads=max(affine.shape[0], bias_heads),
         tables=call.tau is None,
-        is_causal=call.is_causal,
-        masked=call.key_mask is not None,
-        documents=call.key_documents is not None,
-        window=call.window is not None,
-        sinks=call.sinks > 0,
+        is_causal=visibility.is_causal,
+        masked=visibility.key_mask is not None,
+        documents=visibility.key_documents is not None,
+        window=visibility.window is not None,
+        sinks=visibility.sinks > 0,
         return_lse=return_lse,
         requires_grad=call.requires_grad,
         threads=torch.get_num_threads(),
@@ -88,7 +88,7 @@ def _kind(call: AttentionCall, geometry: Geometry, return_lse: bool) -> _Kind:
     )
 
 
-def _data(call: AttentionCall, geometry: Geometry, kind: _Kind) -> tuple[Tensor, ...]:
+def _data(call: AttentionCall, visibility: Visibility, kind: _Kind) -> tuple[Tensor, ...]:
     """What a kernel reads besides query, key and value, in the order of :func:`_program`."""
     if call.tau is not None:
         # Below the least float32 a tau would be zero.
@@ -105,19 +105,20 @@ def _data(call: AttentionCall, geometry: Geometry, kind: _Kind) -> tuple[Tensor,
         rest = (torch.zeros_like(positions) if part is None else part for part in (documents, mask))
         return torch.stack([part.long().expand(kind.rows, -1) for part in (positions, *rest)])
 
-    by_query = stacked(geometry.query_positions, geometry.query_documents, None)
-    by_key = stacked(geometry.key_positions, geometry.key_documents, geometry.key_mask)
+    query_positions, key_positions = visibility.positions
+    by_query = stacked(query_positions, visibility.query_documents, None)
+    by_key = stacked(key_positions, visibility.key_documents, visibility.key_mask)
     device = call.query.device
-    settings = torch.tensor([call.window or 0, call.sinks], device=device)
+    settings = torch.tensor([visibility.window or 0, visibility.sinks], device=device)
     scale = torch.full((1,), call.scale, device=device)
-    return (scale, affine, by_query, by_key, settings, *_block_lists(geometry))
+    return (scale, affine, by_query, by_key, settings, *_block_lists(visibility))
 
 
-def _block_lists(geometry: Geometry) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _block_lists(visibility: Visibility) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Counts and indices of the partial and of the full key blocks of every query block."""
     some, full = [], []
-    for index in range(geometry.rows):
-        blocks = BlockMap(geometry.row(index), BLOCK, BLOCK)
+    for index in range(visibility.rows):
+        blocks = BlockMap(visibility.row(index), BLOCK, BLOCK)
         every = torch.arange(blocks.query_low.shape[0], device=blocks.query_low.device)
         of_row = blocks.rows(every.unsqueeze(-1))
         shape = (every.shape[0], blocks.key_low.shape[0])
@@ -237,7 +238,7 @@ def _compiled(kind: _Kind) -> Callable[..., tuple[Tensor, Tensor | None]]:
         _program(kind), fullgraph=True, dynamic=True, isolate_recompiles=True
     )
     call = _specimen(kind)
-    inputs = (call.query, call.key, call.value, *_data(call, Geometry.of(call), kind))
+    inputs = (call.query, call.key, call.value, *_data(call, call.visibility, kind))
     tensors = [_standalone(tensor) for tensor in inputs]
     lengths_at = [(2,), (2,), (2,), (), (2,) if kind.tables else (), (2,), (2,), ()]
     lengths_at += [(2,), (2, 3)] * 2
@@ -270,15 +271,17 @@ def _specimen(kind: _Kind) -> AttentionCall:
         gain=table if kind.tables else None,
         bias=table if kind.tables else None,
         tau=None if kind.tables else torch.ones(kind.affine_heads, device=device),
-        query_positions=integers(query_length),
-        key_positions=integers(key_length),
-        key_mask=mask if kind.masked else None,
-        query_documents=integers(query_length) if kind.documents else None,
-        key_documents=integers(key_length) if kind.documents else None,
-        is_causal=kind.is_causal,
+        visibility=Visibility(
+            query_positions=integers(query_length),
+            key_positions=integers(key_length),
+            key_mask=mask if kind.masked else None,
+            query_documents=integers(query_length) if kind.documents else None,
+            key_documents=integers(key_length) if kind.documents else None,
+            is_causal=kind.is_causal,
+            window=1 if kind.window else None,
+            sinks=1 if kind.sinks else 0,
+        ),
         scale=1.0,
-        window=1 if kind.window else None,
-        sinks=1 if kind.sinks else 0,
     )
 
 

@@ -25,7 +25,7 @@ CALL = (
     "Tensor query, Tensor key, Tensor value, Tensor? gain, Tensor? bias, Tensor? tau, "
     "Tensor? query_positions, Tensor? key_positions, Tensor? key_mask, "
     "Tensor? query_documents, Tensor? key_documents, "
-    "bool is_causal, float scale, SymInt? window, SymInt sinks"
+    "bool is_causal, SymInt? window, SymInt sinks, float scale"
 )
 TENSORS = CALL.count("Tensor")
 PLAIN = (Tensor, torch.nn.Parameter, type(None))
@@ -50,7 +50,7 @@ def register_opaque(name: str, forward: Forward, backward: Backward | None) -> F
     """Register the operators ``name`` and ``name_backward``, and return the function to call."""
 
     def run(*arguments: Any) -> tuple[Tensor, Tensor]:
-        call = AttentionCall(*arguments)
+        call = AttentionCall.from_arguments(*arguments)
         # What could not be checked while the call was traced.
         check_table_length(call)
         if call.tau is not None:
@@ -64,7 +64,7 @@ def register_opaque(name: str, forward: Forward, backward: Backward | None) -> F
 
     @attention.register_fake
     def _(*arguments: Any) -> tuple[Tensor, Tensor]:
-        call = AttentionCall(*arguments)
+        call = AttentionCall.from_arguments(*arguments)
         rows, dtype = call.query.shape[:3], compute_dtype(call.query.dtype)
         return (
             call.query.new_empty(*rows, call.value.shape[3], dtype=dtype),
@@ -129,7 +129,7 @@ def _register_backward(name: str, attention: CustomOpDef, backward: Backward) ->
         affine_grads: bool,
         *arguments: Any,
     ) -> tuple[Tensor, ...]:
-        call = AttentionCall(*arguments)
+        call = AttentionCall.from_arguments(*arguments)
         with without_autocast(out.device):
             grads = backward(call, out, lse, grad_out, grad_lse, affine_grads)
         # An operator returns tensors only: nothing is an empty one.

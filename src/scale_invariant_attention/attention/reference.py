@@ -14,7 +14,7 @@ from torch import Tensor
 from ..theory.transform import scale_invariant_gain_and_bias
 from .contract import AttentionCall
 from .numerics import compute_dtype, without_autocast
-from .visibility import Geometry
+from .visibility import Visibility
 
 
 def attention(call: AttentionCall) -> tuple[Tensor, Tensor]:
@@ -28,10 +28,10 @@ def _attention(call: AttentionCall) -> tuple[Tensor, Tensor]:
     query = call.query.to(dtype)
     key = call.key.to(dtype).repeat_interleave(call.group, dim=1)
     value = call.value.to(dtype).repeat_interleave(call.group, dim=1)
-    geometry = Geometry.of(call)
-    gain, bias = _gain_and_bias(call, geometry, dtype)
+    visibility = call.visibility_with_positions()
+    gain, bias = _gain_and_bias(call, visibility, dtype)
     # A bias of -inf hides a key too, and must not leave a row of nothing but -inf to differentiate.
-    visible = geometry.visible.unsqueeze(1) & (bias != -torch.inf)
+    visible = visibility.visible.unsqueeze(1) & (bias != -torch.inf)
 
     bad_query = ~torch.isfinite(query).all(-1)
     bad_key = ~(torch.isfinite(key).all(-1) & torch.isfinite(value).all(-1))
@@ -49,17 +49,17 @@ def _attention(call: AttentionCall) -> tuple[Tensor, Tensor]:
 
 
 def _gain_and_bias(
-    call: AttentionCall, geometry: Geometry, dtype: torch.dtype
+    call: AttentionCall, visibility: Visibility, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """Gain and bias of every pair, ``[1 or B, 1 or Hq, Lq, Lk]``."""
-    distance = geometry.distance.unsqueeze(1)
+    distance = visibility.distance.unsqueeze(1)
     if call.tau is not None:
         tau = call.tau.double().reshape(1, -1, 1, 1)
         tables = scale_invariant_gain_and_bias(distance.double(), tau)
         gain, bias = (table.to(dtype) for table in tables)
     else:
         gain, bias = (_look_up(table, distance).to(dtype) for table in (call.gain, call.bias))
-    sink = geometry.sink
+    sink = visibility.sink
     if sink is not None:
         sink = sink.unsqueeze(1)
         gain, bias = torch.where(sink, 1, gain), torch.where(sink, 0, bias)

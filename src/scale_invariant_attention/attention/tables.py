@@ -14,7 +14,7 @@ from torch import Tensor
 from ..theory.transform import scale_invariant_gain_and_bias
 from .affine import scale_invariant_slopes
 from .contract import AttentionCall
-from .visibility import Geometry
+from .visibility import Visibility
 
 
 class AffineGradients:
@@ -61,37 +61,39 @@ class Tile:
 
     queries: slice
     keys: slice
-    geometry: Geometry
+    visibility: Visibility
     hidden: Tensor | None
     gain: Tensor
     bias: Tensor
 
 
 class AffineTiles:
-    """Gain and bias of the tiles of one geometry for some of the heads, whatever the positions."""
+    """Gain and bias of the tiles of one batch row for some of the heads, whatever the positions."""
 
     def __init__(
-        self, call: AttentionCall, geometry: Geometry, heads: slice, dtype: torch.dtype
+        self, call: AttentionCall, visibility: Visibility, heads: slice, dtype: torch.dtype
     ) -> None:
-        self._call, self._geometry, self._heads, self._dtype = call, geometry, heads, dtype
+        self._call, self._heads, self._dtype = call, heads, dtype
         self._hides = call.bias is not None and bool(torch.isneginf(call.bias).any())
 
-    def tile(self, queries: slice, keys: slice, geometry: Geometry, hidden: Tensor | None) -> Tile:
-        """The tile of `queries`, running backwards, by `keys`; `geometry` is the tile's own."""
-        gain, bias = self._gain_and_bias(queries, keys, geometry)
-        sink = geometry.sink
+    def tile(
+        self, queries: slice, keys: slice, visibility: Visibility, hidden: Tensor | None
+    ) -> Tile:
+        """The tile of `queries`, running backwards, by `keys`; `visibility` is the tile's own."""
+        gain, bias = self._gain_and_bias(queries, keys, visibility)
+        sink = visibility.sink
         if sink is not None:
             gain, bias = torch.where(sink, 1, gain), torch.where(sink, 0, bias)
         if self._hides:
             # A bias of -inf is as good as a mask, and keeps NaN out like one.
             hidden = torch.isneginf(bias) if hidden is None else hidden | torch.isneginf(bias)
-        return Tile(queries, keys, geometry, hidden, gain, bias)
+        return Tile(queries, keys, visibility, hidden, gain, bias)
 
     def add_gradients(
         self, tile: Tile, grad_logits: Tensor, scores: Tensor, into: AffineGradients
     ) -> None:
         """Sum the gradients of gain and bias over a tile, ``[rows, heads, q, k]`` each."""
-        sink = tile.geometry.sink
+        sink = tile.visibility.sink
         if sink is not None:
             grad_logits = grad_logits.masked_fill(sink, 0)
         rows = 0 if into.per_head else (0, 1)
@@ -103,12 +105,12 @@ class AffineTiles:
         """Hand over what is still held when all tiles are done."""
 
     def _gain_and_bias(
-        self, queries: slice, keys: slice, geometry: Geometry
+        self, queries: slice, keys: slice, visibility: Visibility
     ) -> tuple[Tensor, Tensor]:
-        return self._at(geometry.distance)
+        return self._at(visibility.distance)
 
     def _add(self, tile: Tile, gain: Tensor, bias: Tensor, into: AffineGradients) -> None:
-        distance = tile.geometry.distance.flatten()
+        distance = tile.visibility.distance.flatten()
         into.add(self._heads, distance, gain.flatten(1), bias.flatten(1))
 
     def _at(self, distance: Tensor) -> tuple[Tensor, Tensor]:
@@ -134,18 +136,17 @@ class _Line(AffineTiles):
     def __init__(
         self,
         call: AttentionCall,
-        geometry: Geometry,
+        visibility: Visibility,
         heads: slice,
         dtype: torch.dtype,
         offset: int,
     ) -> None:
-        super().__init__(call, geometry, heads, dtype)
-        self._queries = geometry.query_positions.shape[0]
-        least = offset - geometry.key_positions.shape[0]
-        offsets = torch.arange(
-            offset + self._queries - 1, least, -1, device=geometry.key_positions.device
-        )
-        self._distance = offsets.clamp_min(0) if geometry.is_causal else offsets.abs()
+        super().__init__(call, visibility, heads, dtype)
+        query_positions, key_positions = visibility.positions
+        self._queries = query_positions.shape[0]
+        least = offset - key_positions.shape[0]
+        offsets = torch.arange(offset + self._queries - 1, least, -1, device=key_positions.device)
+        self._distance = offsets.clamp_min(0) if visibility.is_causal else offsets.abs()
         self._gain, self._bias = self._at(self._distance)
         self._sums: tuple[Tensor, Tensor] | None = None
 
@@ -163,7 +164,7 @@ class _Line(AffineTiles):
         return slice(start, start + queries.stop - queries.start + keys.stop - keys.start - 1)
 
     def _gain_and_bias(
-        self, queries: slice, keys: slice, geometry: Geometry
+        self, queries: slice, keys: slice, visibility: Visibility
     ) -> tuple[Tensor, Tensor]:
         place, width = self._place(queries, keys), keys.stop - keys.start
         return self._gain[:, place].unfold(1, width, 1), self._bias[:, place].unfold(1, width, 1)
@@ -178,19 +179,19 @@ class _Line(AffineTiles):
 
 
 def affine_tiles(
-    call: AttentionCall, geometry: Geometry, heads: slice, dtype: torch.dtype
+    call: AttentionCall, visibility: Visibility, heads: slice, dtype: torch.dtype
 ) -> AffineTiles:
     """Tiles for some heads of a call, the quick way where positions are consecutive."""
-    if call.query_positions is None:
+    if call.visibility.query_positions is None:
         offset = call.key.shape[2] - call.query.shape[2]
-        return _Line(call, geometry, heads, dtype, offset)
-    queries, keys = geometry.query_positions, geometry.key_positions
+        return _Line(call, visibility, heads, dtype, offset)
+    queries, keys = visibility.positions
     # Looking at positions waits for the device; it is only worth it where there is no wait.
     if queries.device.type == "cpu" and bool(
         (queries.diff() == 1).all() & (keys.diff() == 1).all()
     ):
-        return _Line(call, geometry, heads, dtype, int(queries[0] - keys[0]))
-    return AffineTiles(call, geometry, heads, dtype)
+        return _Line(call, visibility, heads, dtype, int(queries[0] - keys[0]))
+    return AffineTiles(call, visibility, heads, dtype)
 
 
 def _rows(table: Tensor, heads: slice) -> Tensor:

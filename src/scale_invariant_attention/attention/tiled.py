@@ -18,7 +18,7 @@ from .contract import AttentionCall
 from .numerics import compute_dtype, finite_part, mark_bad_keys, mark_bad_rows
 from .opaque import Gradients, register_opaque
 from .tables import AffineGradients, AffineTiles, Tile, affine_tiles
-from .visibility import BlockMap, Geometry
+from .visibility import BlockMap, Visibility
 
 # In bytes: what torch gives the memory that it allocates.
 ALIGNMENT = 64
@@ -143,12 +143,12 @@ def backward(
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """Batch rows and heads that are computed together because they share one geometry."""
+    """Batch rows and heads that are computed together because they share one visibility."""
 
     rows: slice
     key_heads: slice
     group: int
-    geometry: Geometry
+    visibility: Visibility
     affine: AffineTiles
     size: TileSize
     dtype: torch.dtype
@@ -195,33 +195,34 @@ class _Part:
     def scratch(self) -> Tensor:
         """Memory for one tile of scores."""
         problems = (self.rows.stop - self.rows.start) * (self.key_heads.stop - self.key_heads.start)
-        queries = min(self.size.queries, self.geometry.query_positions.shape[0])
-        keys = min(self.size.keys, self.geometry.key_positions.shape[0])
+        query_positions, key_positions = self.visibility.positions
+        queries = min(self.size.queries, query_positions.shape[0])
+        keys = min(self.size.keys, key_positions.shape[0])
         return torch.empty(
             problems * self.group * queries * keys,
             dtype=self.dtype,
-            device=self.geometry.key_positions.device,
+            device=key_positions.device,
         )
 
     def query_blocks(self) -> Iterator[slice]:
         """The blocks of queries in order."""
-        return _blocks(self.geometry.query_positions.shape[0], self.size.queries)
+        return _blocks(self.visibility.positions[0].shape[0], self.size.queries)
 
     @cached_property
     def _map(self) -> BlockMap:
-        return BlockMap(self.geometry, self.size.queries, self.size.keys)
+        return BlockMap(self.visibility, self.size.queries, self.size.keys)
 
     def tiles(self, queries: slice) -> Iterator[Tile]:
         """The tiles of a block of queries that hold a visible pair."""
         some, full = self._map.rows(queries.start // self.size.queries)
-        blocks = _blocks(self.geometry.key_positions.shape[0], self.size.keys)
+        blocks = _blocks(self.visibility.positions[1].shape[0], self.size.keys)
         for keys, worth, uncut in zip(blocks, some.tolist(), full.tolist(), strict=True):
             if not worth:
                 continue
-            geometry = self.geometry.tile(queries, keys, backwards=True)
-            hidden = None if uncut else ~geometry.visible
+            visibility = self.visibility.tile(queries, keys, backwards=True)
+            hidden = None if uncut else ~visibility.visible
             if hidden is None or not hidden.all():
-                yield self.affine.tile(queries, keys, geometry, hidden)
+                yield self.affine.tile(queries, keys, visibility, hidden)
 
 
 def _parts(call: AttentionCall, size: TileSize, dtype: torch.dtype) -> Iterator[_Part]:
@@ -229,14 +230,14 @@ def _parts(call: AttentionCall, size: TileSize, dtype: torch.dtype) -> Iterator[
     key_heads, key_length = call.key.shape[1:3]
     if batch == 0 or query_length == 0 or key_length == 0:
         return
-    geometry = Geometry.of(call)
+    visibility = call.visibility_with_positions()
     if call.query.device.type == "cpu":
-        geometry = geometry.collapsed()
+        visibility = visibility.collapsed()
     together = size.scores // (min(size.queries, query_length) * min(size.keys, key_length))
     heads_at_once = min(key_heads, max(1, together // call.group))
-    rows_at_once = max(1, together // query_heads) if geometry.rows == 1 else 1
+    rows_at_once = max(1, together // query_heads) if visibility.rows == 1 else 1
     for rows in _blocks(batch, rows_at_once):
-        shared = geometry.row(rows.start)
+        shared = visibility.row(rows.start)
         for heads in _blocks(key_heads, heads_at_once):
             of_query = slice(heads.start * call.group, heads.stop * call.group)
             affine = affine_tiles(call, shared, of_query, dtype)

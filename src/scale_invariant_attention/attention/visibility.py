@@ -4,108 +4,148 @@ A key is visible to a query when it is not masked, lies in the same document, is
 (if causal), and lies inside the window or is a sink.
 """
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
 
-from .contract import AttentionCall
 
+@dataclass(frozen=True, eq=False, kw_only=True, slots=True)
+class Visibility:
+    """Positions of queries and keys, and which pairs may see each other.
 
-@dataclass(frozen=True, eq=False)
-class Geometry:
-    """Positions, documents and masks of queries and keys that share them: ``[..., length]`` each.
+    The public functions take these fields as keywords, whose docstring describes them; a model
+    builds one object per forward pass and hands it to every layer.
 
-    Leading dimensions broadcast, so that one geometry can be a batch (the reference) or one row of
-    it (the tiled backend, for which batch rows with their own positions are separate problems).
+    :meth:`checked` brings every tensor to ``[1 or B, length]``. The matrices of pairs broadcast
+    leading dimensions, so that one object can describe a batch or a single row of it.
+
+    >>> Visibility(window=2).with_positions(2, 4, torch.device("cpu")).visible
+    tensor([[[False,  True,  True, False],
+             [False, False,  True,  True]]])
     """
 
-    query_positions: Tensor
-    key_positions: Tensor
-    key_mask: Tensor | None
-    query_documents: Tensor | None
-    key_documents: Tensor | None
-    is_causal: bool
-    window: int | None
-    sinks: int
+    query_positions: Tensor | None = None
+    key_positions: Tensor | None = None
+    key_mask: Tensor | None = None
+    query_documents: Tensor | None = None
+    key_documents: Tensor | None = None
+    is_causal: bool = True
+    window: int | None = None
+    sinks: int = 0
 
-    TENSORS: ClassVar = (
-        "query_positions",
-        "key_positions",
-        "key_mask",
-        "query_documents",
-        "key_documents",
-    )
+    def checked(
+        self, batch: int, query_length: int, key_length: int, device: torch.device
+    ) -> "Visibility":
+        """Check every field, and bring tensors to int64 (the mask: bool) ``[1 or batch, length]``.
 
-    @classmethod
-    def of(cls, call: AttentionCall) -> "Geometry":
-        """The geometry of a whole call, ``[1 or B, length]``."""
-        query_positions, key_positions = call.query_positions, call.key_positions
-        if query_positions is None or key_positions is None:
-            query_length, key_length = call.query.shape[2], call.key.shape[2]
-            key_positions = torch.arange(key_length, device=call.query.device)[None]
-            start = key_length - query_length
-            query_positions = torch.arange(start, key_length, device=call.query.device)[None]
-        return cls(
-            query_positions,
-            key_positions,
-            call.key_mask,
-            call.query_documents,
-            call.key_documents,
-            call.is_causal,
-            call.window,
-            call.sinks,
+        Afterwards both positions are given or neither, and both documents or neither.
+        """
+        if not isinstance(self.is_causal, bool):
+            raise TypeError(f"is_causal must be True or False, got {self.is_causal!r}")
+        window = None if self.window is None else _count("window", self.window, 1)
+        sinks = _count("sinks", self.sinks, 0)
+
+        def row(name: str, tensor: Tensor | None, length: int) -> Tensor | None:
+            return _integer_row(name, tensor, batch, length, device)
+
+        query_positions = row("query_positions", self.query_positions, query_length)
+        key_positions = row("key_positions", self.key_positions, key_length)
+        query_documents = row("query_documents", self.query_documents, query_length)
+        key_documents = row("key_documents", self.key_documents, key_length)
+        if key_documents is None and query_documents is not None:
+            raise ValueError(
+                "query_documents was given without key_documents: pass both, or key_documents "
+                "alone when the queries are the last of the keys"
+            )
+        if key_documents is not None and query_documents is None:
+            query_documents = _last(key_documents, query_length, "documents")
+        _check_key_mask(self.key_mask, batch, key_length, device)
+        visibility = Visibility(
+            query_positions=query_positions,
+            key_positions=key_positions,
+            key_mask=self.key_mask,
+            query_documents=query_documents,
+            key_documents=key_documents,
+            is_causal=self.is_causal,
+            window=window,
+            sinks=sinks,
         )
+        if query_positions is None and key_positions is None:
+            return visibility
+        return visibility.with_positions(query_length, key_length, device)
+
+    def with_positions(
+        self, query_length: int, key_length: int, device: torch.device
+    ) -> "Visibility":
+        """Fill in default positions: keys from 0, and queries as the last of the keys."""
+        query_positions, key_positions = self.query_positions, self.key_positions
+        if key_positions is None:
+            key_positions = torch.arange(key_length, device=device).unsqueeze(0)
+            if query_positions is None:
+                start = key_length - query_length
+                query_positions = torch.arange(start, key_length, device=device).unsqueeze(0)
+        elif query_positions is None:
+            query_positions = _last(key_positions, query_length, "positions")
+        else:
+            return self
+        return replace(self, query_positions=query_positions, key_positions=key_positions)
+
+    @property
+    def positions(self) -> tuple[Tensor, Tensor]:
+        """Positions of queries and of keys, which must have been given or filled in."""
+        assert self.query_positions is not None
+        assert self.key_positions is not None
+        return self.query_positions, self.key_positions
 
     @property
     def rows(self) -> int:
-        """How many batch rows differ: 1 when all share one geometry."""
-        optional = (self.key_mask, self.query_documents, self.key_documents)
-        given = [part for part in optional if part is not None]
-        return max(part.shape[0] for part in (self.query_positions, self.key_positions, *given))
+        """How many batch rows differ: 1 when all share the same positions, mask and documents."""
+        tensors = (getattr(self, name) for name in TENSORS)
+        return max((tensor.shape[0] for tensor in tensors if tensor is not None), default=1)
 
-    def row(self, index: int) -> "Geometry":
-        """The geometry of one batch row, ``[length]``."""
+    def row(self, index: int) -> "Visibility":
+        """One batch row, its tensors ``[length]``."""
+        return self._map(lambda _, tensor: tensor[min(index, tensor.shape[0] - 1)])
 
-        def pick(part: Tensor | None) -> Tensor | None:
-            return None if part is None else part[min(index, part.shape[0] - 1)]
+    def tile(self, queries: slice, keys: slice, backwards: bool = False) -> "Visibility":
+        """Some queries, which may run backwards, and some keys."""
 
-        picked = {name: pick(getattr(self, name)) for name in self.TENSORS}
-        return replace(self, **picked)  # type: ignore[arg-type]
-
-    def tile(self, queries: slice, keys: slice, backwards: bool = False) -> "Geometry":
-        """The geometry of some queries, which may run backwards, and some keys."""
-
-        def cut(name: str) -> Tensor | None:
-            part = getattr(self, name)
-            if part is None:
-                return None
+        def cut(name: str, tensor: Tensor) -> Tensor:
             if name.startswith("key"):
-                return part[..., keys]  # type: ignore[no-any-return]
-            return part[..., queries].flip(-1) if backwards else part[..., queries]  # type: ignore[no-any-return]
+                return tensor[..., keys]
+            return tensor[..., queries].flip(-1) if backwards else tensor[..., queries]
 
-        return replace(self, **{name: cut(name) for name in self.TENSORS})  # type: ignore[arg-type]
+        return self._map(cut)
 
-    def collapsed(self) -> "Geometry":
-        """The same geometry with what is equal in all rows held once, and no mask that hides nothing.
+    def collapsed(self) -> "Visibility":
+        """Hold what is equal in all rows once, and drop a mask that hides nothing.
 
         It looks at values: not while tracing, and only worth it where looking is cheap.
         """
-        parts: dict[str, Tensor | None] = {}
-        for name in self.TENSORS:
-            part: Tensor | None = getattr(self, name)
-            if part is not None and part.shape[0] > 1 and bool((part == part[:1]).all()):
-                part = part[:1]
-            parts[name] = part
-        if parts["key_mask"] is not None and bool(parts["key_mask"].all()):
-            parts["key_mask"] = None
-        return replace(self, **parts)  # type: ignore[arg-type]
+
+        def collapse(name: str, tensor: Tensor) -> Tensor | None:
+            if tensor.shape[0] > 1 and bool((tensor == tensor[:1]).all()):
+                tensor = tensor[:1]
+            return None if name == "key_mask" and bool(tensor.all()) else tensor
+
+        return self._map(collapse)
+
+    def _map(self, change: Callable[[str, Tensor], Tensor | None]) -> "Visibility":
+        """Change every tensor that is there."""
+        given = ((name, getattr(self, name)) for name in TENSORS)
+        changed: dict[str, Any] = {
+            name: change(name, tensor) for name, tensor in given if tensor is not None
+        }
+        return replace(self, **changed)
 
     @property
     def distance(self) -> Tensor:
         """The distance of every pair, ``[..., Lq, Lk]``; 0 where causality hides the key."""
-        offset = self.query_positions.unsqueeze(-1) - self.key_positions.unsqueeze(-2)
+        query_positions, key_positions = self.positions
+        offset = query_positions.unsqueeze(-1) - key_positions.unsqueeze(-2)
         return offset.clamp_min(0) if self.is_causal else offset.abs()
 
     @property
@@ -113,12 +153,13 @@ class Geometry:
         """Which keys are sinks, ``[..., 1, Lk]``; None when there are none by definition."""
         if self.sinks == 0:
             return None
-        return (self.key_positions < self.sinks).unsqueeze(-2)
+        return (self.positions[1] < self.sinks).unsqueeze(-2)
 
     @property
     def visible(self) -> Tensor:
         """Which pairs are visible, bool ``[..., Lq, Lk]`` (leading dimensions broadcast)."""
-        queries, keys = self.query_positions.unsqueeze(-1), self.key_positions.unsqueeze(-2)
+        query_positions, key_positions = self.positions
+        queries, keys = query_positions.unsqueeze(-1), key_positions.unsqueeze(-2)
         visible = queries >= keys if self.is_causal else torch.ones_like(queries == keys)
         if self.window is not None:
             near, sink = self.distance < self.window, self.sink
@@ -131,47 +172,64 @@ class Geometry:
         return visible
 
 
+class VisibilityKeywords(TypedDict, total=False):
+    """The fields of :class:`Visibility` as keywords of a function; a test keeps the two equal."""
+
+    query_positions: Tensor | None
+    key_positions: Tensor | None
+    key_mask: Tensor | None
+    query_documents: Tensor | None
+    key_documents: Tensor | None
+    is_causal: bool
+    window: int | None
+    sinks: int
+
+
+TENSORS = tuple(field.name for field in fields(Visibility) if field.type == Tensor | None)
+
+
 class BlockMap:
-    """Which tiles of a one-row geometry hold no visible pair, and which nothing but visible pairs.
+    """Which tiles of one batch row hold no visible pair, and which nothing but visible pairs.
 
     Judged from the extremes of each block, in memory linear in the number of blocks. A tile called
     empty is empty and a tile called full is full; a tile called neither may still be either.
     """
 
-    def __init__(self, geometry: Geometry, query_block: int, key_block: int) -> None:
-        self.geometry = geometry
-        mask = geometry.key_mask
-        self.query_low, self.query_high = _extremes(geometry.query_positions, query_block)
-        self.key_low, self.key_high = _extremes(geometry.key_positions, key_block, mask)
+    def __init__(self, visibility: Visibility, query_block: int, key_block: int) -> None:
+        self.visibility = visibility
+        mask = visibility.key_mask
+        query_positions, key_positions = visibility.positions
+        self.query_low, self.query_high = _extremes(query_positions, query_block)
+        self.key_low, self.key_high = _extremes(key_positions, key_block, mask)
         self.all_unmasked = None
         if mask is not None:
             self.all_unmasked = _padded_blocks(mask, key_block, fill=True).all(-1)
-        if geometry.query_documents is not None and geometry.key_documents is not None:
-            self.query_documents = _extremes(geometry.query_documents, query_block)
-            self.key_documents = _extremes(geometry.key_documents, key_block, mask)
+        if visibility.query_documents is not None and visibility.key_documents is not None:
+            self.query_documents = _extremes(visibility.query_documents, query_block)
+            self.key_documents = _extremes(visibility.key_documents, key_block, mask)
 
     def rows(self, index: int | Tensor) -> tuple[Tensor, Tensor]:
         """Which key blocks may hold visible pairs with a query block, and which only visible ones.
 
         ``[key blocks]`` for one query block; ``[queries, key blocks]`` for an index ``[queries, 1]``.
         """
-        geometry = self.geometry
+        visibility = self.visibility
         low, high = self.query_low[index], self.query_high[index]
         # Blocks whose keys are all masked have crossed extremes: low above high.
         some = self.key_low <= self.key_high
         full = some if self.all_unmasked is None else self.all_unmasked
-        if geometry.is_causal:
+        if visibility.is_causal:
             some = some & (self.key_low <= high)
             full = full & (self.key_high <= low)
-        if geometry.window is not None:
+        if visibility.window is not None:
             nearest = torch.maximum(low - self.key_high, self.key_low - high)
             farthest = torch.maximum(high - self.key_low, self.key_high - low)
-            some_near, all_near = nearest < geometry.window, farthest < geometry.window
-            if geometry.sinks > 0:
-                some_near = some_near | (self.key_low < geometry.sinks)
-                all_near = all_near | (self.key_high < geometry.sinks)
+            some_near, all_near = nearest < visibility.window, farthest < visibility.window
+            if visibility.sinks > 0:
+                some_near = some_near | (self.key_low < visibility.sinks)
+                all_near = all_near | (self.key_high < visibility.sinks)
             some, full = some & some_near, full & all_near
-        if geometry.query_documents is not None:
+        if visibility.query_documents is not None:
             first, last = (extreme[index] for extreme in self.query_documents)
             key_first, key_last = self.key_documents
             some = some & (key_first <= last) & (first <= key_last)
@@ -195,3 +253,58 @@ def _padded_blocks(values: Tensor, block: int, fill: int | bool) -> Tensor:
     missing = -values.shape[0] % block
     filling = values.new_full((missing,), fill)
     return torch.cat([values, filling]).reshape(-1, block)
+
+
+def _count(name: str, value: int, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | torch.SymInt):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+    # Operators take 64 bits, and no distance comes near it.
+    return min(value, 2**62)
+
+
+def _integer_row(
+    name: str, tensor: Tensor | None, batch: int, length: int, device: torch.device
+) -> Tensor | None:
+    """A tensor [length] or [batch, length] of integers as int64 [1 or batch, length]."""
+    if tensor is None:
+        return None
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} must be an integer tensor, got {type(tensor).__name__}")
+    if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype == torch.bool:
+        raise TypeError(f"{name} must be an integer tensor, got {tensor.dtype}")
+    if tensor.shape not in ((length,), (batch, length)):
+        raise ValueError(
+            f"{name} must be [{length}] or [{batch}, {length}], got shape {tuple(tensor.shape)}"
+        )
+    if tensor.device != device:
+        raise ValueError(f"{name} is on {tensor.device} but query is on {device}")
+    return tensor.long() if tensor.ndim == 2 else tensor.long().unsqueeze(0)
+
+
+def _last(of_keys: Tensor, query_length: int, kind: str) -> Tensor:
+    """The positions or documents of the last keys, for the queries."""
+    if query_length > of_keys.shape[1]:
+        raise ValueError(
+            f"query_{kind} must be given: there are {query_length} queries, more than the "
+            f"{of_keys.shape[1]} key_{kind} they would be the last of"
+        )
+    return of_keys[:, of_keys.shape[1] - query_length :]
+
+
+def _check_key_mask(
+    key_mask: Tensor | None, batch: int, key_length: int, device: torch.device
+) -> None:
+    if key_mask is None:
+        return
+    if not isinstance(key_mask, Tensor) or key_mask.dtype != torch.bool:
+        kind = key_mask.dtype if isinstance(key_mask, Tensor) else type(key_mask).__name__
+        raise TypeError(f"key_mask must be a bool tensor, False hides a key; got {kind}")
+    if key_mask.shape != (batch, key_length):
+        raise ValueError(
+            f"key_mask must be [batch, keys] = [{batch}, {key_length}], "
+            f"got shape {tuple(key_mask.shape)}"
+        )
+    if key_mask.device != device:
+        raise ValueError(f"key_mask is on {key_mask.device} but query is on {device}")
