@@ -11,8 +11,8 @@ from scale_invariant_attention.cli import app
 from scale_invariant_attention.cli import demo as command
 from scale_invariant_attention.lab.experiments import recall
 from scale_invariant_attention.lab.experiments.demo import SCHEMES, decade_masses
-from scale_invariant_attention.lab.experiments.evaluations import LossEvaluation, RecallEvaluation
-from scale_invariant_attention.lab.experiments.trials import Trial
+from scale_invariant_attention.lab.experiments.evaluations import LossEvaluation
+from scale_invariant_attention.lab.experiments.trials import TrainingTrial
 
 LENGTHS = (32, 128, 512)
 RECALLED_AT = (64, 256)
@@ -20,7 +20,7 @@ RECALLED_AT = (64, 256)
 
 def tiny_trials():
     return [
-        Trial(
+        TrainingTrial(
             f"{scheme}-seed-0", tiny_config(scheme=scheme, steps=2), LossEvaluation(LENGTHS, 1024)
         )
         for scheme in SCHEMES
@@ -29,13 +29,13 @@ def tiny_trials():
 
 def tiny_recall_trials():
     changes = {"steps": 2, "growth_steps": 1, "layers": 1, "width": 16, "batch_size": 2}
-    evaluation = RecallEvaluation(RECALLED_AT, examples=4)
-    return recall.trials(SCHEMES, (0,), changes, evaluation)
+    evaluation = {"lengths": RECALLED_AT, "examples": 4}
+    return recall.recall_trials("mini", SCHEMES, (0,), changes, evaluation)
 
 
 def make_small(monkeypatch):
-    monkeypatch.setattr(command, "trials", tiny_trials)
-    monkeypatch.setattr(command, "recall_trials", tiny_recall_trials)
+    monkeypatch.setattr(command, "demo_loss_trials", tiny_trials)
+    monkeypatch.setattr(command, "demo_recall_trials", tiny_recall_trials)
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from scale_invariant_attention.cli import app
 from scale_invariant_attention.lab.experiments.evaluations import NeedleEvaluation, RecallEvaluation
-from scale_invariant_attention.lab.experiments.trials import Trial, make_record
+from scale_invariant_attention.lab.experiments.trials import TrainingTrial, record_trial
 from scale_invariant_attention.training import train
 
 RESULTS = Path(__file__).parents[2] / "results" / "mini"
@@ -58,7 +58,7 @@ def records(tmp_path_factory):
     results, runs = tmp_path_factory.mktemp("records"), tmp_path_factory.mktemp("runs")
     short = {"steps": 2, "validate_every": 0, "length": 64, "validation_lengths": (64,)}
     trials = [
-        Trial(
+        TrainingTrial(
             f"needles-{scheme}-seed-0",
             tiny_config(scheme=scheme, task="needles", task_options=NEEDLE, **short),
             NeedleEvaluation((64, 96), examples=4, depths=2),
@@ -66,15 +66,15 @@ def records(tmp_path_factory):
         for scheme in ("rope", "alibi")
     ]
     trials.append(
-        Trial(
+        TrainingTrial(
             "recall-rope-seed-0",
             tiny_config(scheme="rope", task="recall", task_options=RECALL, vocab_size=13, **short),
             RecallEvaluation((64, 96), examples=4),
         )
     )
     for trial in trials:
-        folder = runs / trial.name
-        make_record(trial, train(trial.config, folder), folder, results, torch.device("cpu"))
+        model = train(trial.config, runs / trial.name)
+        record_trial(trial, model, runs, results, torch.device("cpu"))
     return results
 
 

@@ -22,7 +22,7 @@ def tiny(**changes):
 
 
 def in_turn(**changes):
-    """The same by the way that the paper's scale takes, which is quicker: in this process."""
+    """The same the way the paper's scale runs, which is quicker: in this process."""
     small = {"vocab_size": 256, "data": "standard-library", "precision": "float32"}
     others = {"compile": "false", "micro_batch_size": "none", "constant_steps": "none"}
     return ("--scale", "paper", *tiny(**(small | others | changes)))
@@ -79,8 +79,8 @@ def test_attention_is_that_of_the_models_of_table1(tmp_path):
     assert done.stdout.splitlines()[-1].split() == ["alibi", "1.000", f"{share:.3f}"]
 
 
-def test_the_papers_scale_trains_in_turn_and_goes_on(tmp_path):
-    """The same command with a model of another size: what differs on GPUs is the size alone."""
+def test_the_papers_scale_trains_in_turn_and_resumes(tmp_path):
+    """The same command with a smaller model: on GPUs only the size differs."""
     words = (
         "table1",
         "--schemes",
@@ -144,15 +144,16 @@ def test_a_page_without_records_says_where_it_looked(tmp_path):
     assert f"no record of Table 1 in {tmp_path}; sia reproduce table1" in done.stderr
 
 
-def test_broken_off_it_says_how_to_go_on(tmp_path, monkeypatch):
+def test_interrupted_it_says_how_to_resume(tmp_path, monkeypatch):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("scale_invariant_attention.cli.reproducing.run_side_by_side", interrupted)
+    name = "scale_invariant_attention.lab.experiments.running.run_side_by_side"
+    monkeypatch.setattr(name, interrupted)
     done = reproduce("table1", *folders(tmp_path))
     assert done.exit_code == 130
-    assert "Broken off, with 0 of 36 recorded" in done.stderr
-    assert "Run the same command again to go on" in done.stderr
+    assert "Interrupted, with 0 of 36 recorded" in done.stderr
+    assert "Rerun the same command to resume" in done.stderr
 
 
 def test_a_record_of_another_training_is_named(tmp_path):

@@ -1,4 +1,4 @@
-"""`sia reproduce table4`: a model converted and trained on, recorded, and printed."""
+"""`sia reproduce table4`: a model converted and fine-tuned, recorded, and printed."""
 
 import json
 
@@ -17,9 +17,11 @@ def sia(*words):
 @pytest.fixture
 def small(monkeypatch):
     """The same command with models of one layer: what differs is the size alone."""
-    whole = table4.trials
+    whole = table4.conversion_trials
     monkeypatch.setattr(
-        table4, "trials", lambda *given, **named: [shrunk(it) for it in whole(*given, **named)]
+        table4,
+        "conversion_trials",
+        lambda *given, **named: [shrunk(it) for it in whole(*given, **named)],
     )
 
 
@@ -31,7 +33,7 @@ def test_it_trains_records_and_prints(small, tmp_path):
     record = json.loads((tmp_path / "results" / "table4-alibi-seed-0.json").read_text())
     header, rope, alibi = done.stdout.splitlines()
     assert header.split() == ["scheme", str(LENGTH), str(4 * LENGTH)]
-    assert rope.startswith("rope, not trained on ")
+    assert rope.startswith("rope, not fine-tuned ")
     assert alibi.split() == ["alibi", *(f"{row['loss']:.3f}" for row in record["losses"])]
     # Again: nothing is trained, the table is the same.
     assert sia(*words, "--runs", tmp_path / "gone").stdout == done.stdout
@@ -46,16 +48,16 @@ def test_a_folder_with_such_records_can_be_reported(tmp_path):
     assert alone.exit_code == 1 and "a record of Table 4" in alone.stderr
 
 
-def test_broken_off_it_says_how_to_go_on(small, tmp_path, monkeypatch):
+def test_interrupted_it_says_how_to_resume(small, tmp_path, monkeypatch):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(
-        "scale_invariant_attention.lab.experiments.conversions.continue_pretraining", interrupted
+        "scale_invariant_attention.lab.experiments.table4.continue_pretraining", interrupted
     )
     done = sia("reproduce", "table4", "--results", tmp_path / "a", "--runs", tmp_path / "b")
     assert done.exit_code == 130
-    assert "Broken off, with 0 of 13 recorded" in done.stderr
+    assert "Interrupted, with 0 of 13 recorded" in done.stderr
 
 
 def test_configurations_are_printed_and_nothing_is_done(tmp_path):

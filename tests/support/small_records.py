@@ -27,14 +27,13 @@ def record(scheme, seed, losses, **options):
 
 def needle_record(scheme, seed, shares):
     """Record of a Table 2 trial with the given retrieval accuracies."""
-    tuning = table2.FINE_TUNING["mini"]
-    [trial] = table2.trials(SCALES["mini"], tuning, (scheme,), (seed,))
+    [trial] = table2.needle_trials("mini", (scheme,), (seed,))
     return _record(trial) | {"needles": {"lengths": _found(trial, shares)}}
 
 
 def recall_record(scheme, seed, shares):
     """Record of a recall trial with the given accuracies."""
-    [trial] = recall.trials((scheme,), (seed,))
+    [trial] = recall.recall_trials("mini", (scheme,), (seed,))
     return _record(trial) | {"recall": _found(trial, shares)}
 
 
@@ -49,7 +48,7 @@ def _record(trial):
     return {
         "config": trial.config.to_dict(),
         "evaluation": asdict(trial.evaluation),
-        "trained_as": trial.training.name,
+        "trained_as": trial.training_name,
         "training": {"loss": [5.5, 2.0], "gradient_norm": [1.0, 0.5]},
         "validation": [{"step": 2, "validation": {"256": 2.0}}],
         "seconds": 240.0,

@@ -17,16 +17,18 @@ LLAMA = table4.LLAMA | {
 
 def tiny(*names, seeds=(0,)):
     """Trials of the named schemes, with a one-layer model."""
-    return [shrunk(trial) for trial in table4.trials(names, seeds)]
+    return [shrunk(trial) for trial in table4.conversion_trials("mini", names, seeds)]
 
 
 def shrunk(trial):
     """The same trial with a one-layer model and short trainings."""
-    return replace(
-        trial,
+    first, continued = trial.config.first, trial.config.continued
+    config = replace(
+        trial.config,
         model=dict(LLAMA),
-        first=replace(trial.first, tokens=4 * 4 * LENGTH, warmup_steps=0, **SMALL),
-        continued=trial.continued
-        and replace(trial.continued, tokens=2 * 4 * LENGTH, warmup_steps=0, **SMALL),
-        evaluation=LossEvaluation((LENGTH, 4 * LENGTH), 8 * LENGTH),
+        first=replace(first, tokens=4 * 4 * LENGTH, warmup_steps=0, **SMALL),
+        continued=continued and replace(continued, tokens=2 * 4 * LENGTH, warmup_steps=0, **SMALL),
+    )
+    return replace(
+        trial, config=config, evaluation=LossEvaluation((LENGTH, 4 * LENGTH), 8 * LENGTH)
     )

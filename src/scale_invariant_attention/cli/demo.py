@@ -23,16 +23,15 @@ from ..lab.experiments.demo import (
     ALIBI_SLOPE,
     DecadeMasses,
     decade_masses,
-    recall_trials,
-    trials,
+    demo_loss_trials,
+    demo_recall_trials,
 )
-from ..lab.experiments.records import Record
-from ..lab.experiments.running import run_side_by_side
-from ..lab.experiments.trials import Trial
-from ..lab.experiments.workers import WorkerDiedError
+from ..lab.experiments.running import WorkerDiedError, run_side_by_side
+from ..lab.experiments.trials import TrainingTrial
+from ..lab.records import TrainingRecord
 from ..lab.reporting.drawing import TITLES
 from ..lab.reporting.evaluation_figures import COMPARED_FROM, draw_loss_by_position, middle
-from ..lab.reporting.losses import losses_of
+from ..lab.reporting.losses import Record, losses_of
 from ..lab.reporting.shares import values_recalled
 from ..training import DivergedError, StoppedError
 from .errors import plain_errors
@@ -71,7 +70,7 @@ def demo(
         check_writable(output)
         page = Page()
         _explain(page, decade_masses())
-        text, lookups = trials(), recall_trials()
+        text, lookups = demo_loss_trials(), demo_recall_trials()
         _announce(page, text[0])
         records = _train(text, output)
         _print_losses(page, text[0], records)
@@ -110,7 +109,7 @@ def _mass(mass: float) -> str:
     return f"{mass:,.2f}" if mass >= 0.01 else f"{mass:.1e}"
 
 
-def _announce(page: Page, trial: Trial) -> None:
+def _announce(page: Page, trial: TrainingTrial) -> None:
     config = trial.config
     page.heading(f"2. Three models, trained on {config.length} bytes at a time")
     page.paragraph(
@@ -120,14 +119,14 @@ def _announce(page: Page, trial: Trial) -> None:
     )
 
 
-def _train(chosen: Sequence[Trial], output: Path) -> dict[str, Record]:
+def _train(chosen: Sequence[TrainingTrial], output: Path) -> dict[str, Record]:
     """The records of trials, by scheme."""
     records: dict[str, Record] = {}
     with _bars(chosen) as (bars, watch):
 
-        def done(trial: Trial, record: Record) -> None:
+        def done(trial: TrainingTrial, record: TrainingRecord) -> None:
             scheme = trial.config.scheme
-            records[scheme] = record
+            records[scheme] = record.to_dict()
             bars.console.print(f"{TITLES[scheme]} is trained and evaluated.")
 
         # More than there are cores, rather than two and then a third alone.
@@ -138,7 +137,7 @@ def _train(chosen: Sequence[Trial], output: Path) -> dict[str, Record]:
 
 
 @contextmanager
-def _bars(chosen: Sequence[Trial]) -> Iterator[tuple[Progress, Any]]:
+def _bars(chosen: Sequence[TrainingTrial]) -> Iterator[tuple[Progress, Any]]:
     """A bar for each training, on a terminal."""
     console = Console(stderr=True, highlight=False)
     columns = (
@@ -161,7 +160,7 @@ def _bars(chosen: Sequence[Trial]) -> Iterator[tuple[Progress, Any]]:
         yield bars, watch
 
 
-def _print_losses(page: Page, trial: Trial, records: Mapping[str, Record]) -> None:
+def _print_losses(page: Page, trial: TrainingTrial, records: Mapping[str, Record]) -> None:
     trained = trial.config.length
     losses = {scheme: losses_of(record) for scheme, record in records.items()}
     longest = max(trial.evaluation.lengths)
@@ -220,7 +219,9 @@ def _change(rise: float) -> str:
     return f"{'loses' if rise > 0 else 'gains'} {abs(rise):.3f} nats a byte"
 
 
-def _print_positions(page: Page, trial: Trial, records: Mapping[str, Record], figure: Path) -> None:
+def _print_positions(
+    page: Page, trial: TrainingTrial, records: Mapping[str, Record], figure: Path
+) -> None:
     by_scheme = {scheme: record["by_position"] for scheme, record in records.items()}
     documents = next(iter(by_scheme.values()))[0]["documents"]
     page.heading("4. The same by position")
@@ -251,7 +252,7 @@ def _print_positions(page: Page, trial: Trial, records: Mapping[str, Record], fi
         page.line(f"\nAs a picture: {figure}")
 
 
-def _announce_recall(page: Page, trial: Trial) -> None:
+def _announce_recall(page: Page, trial: TrainingTrial) -> None:
     config = trial.config
     task = config.task_options
     page.heading("5. Finding something far away")
@@ -263,7 +264,7 @@ def _announce_recall(page: Page, trial: Trial) -> None:
     )
 
 
-def _print_recall(page: Page, trial: Trial, records: Mapping[str, Record]) -> None:
+def _print_recall(page: Page, trial: TrainingTrial, records: Mapping[str, Record]) -> None:
     trained = trial.config.length
     lengths = trial.evaluation.lengths
     recalled = {scheme: values_recalled(record) for scheme, record in records.items()}

@@ -9,9 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from ..files import check_writable, replace_file
-from ..lab.experiments import attention, sweeps, table1, theory_numbers
-from ..lab.experiments.scales import SCALES
-from ..lab.experiments.trials import Trial, recorded
+from ..lab.experiments import theory_numbers
+from ..lab.experiments.catalogue import EXPERIMENTS
 from ..lab.reporting.drawing import as_png, as_svg
 from ..lab.reporting.gallery import Drawing, Recorded, Records, TheoryNumbers, figure_page, gallery
 from ..theory import Plain, ScaleInvariantTransform
@@ -49,11 +48,10 @@ def figures(
         if page is not None and "png" not in kinds:
             raise ValueError(f"--formats must have png for a page to show, got {formats!r}")
         check_writable(output)
-        scale = SCALES["mini"]
         found = Recorded(
-            main=_records(table1.trials(scale), results),
-            tau=_records(sweeps.trials(scale, "tau", seeds=table1.SEEDS), results),
-            attention=_records(attention.trials(scale, attention.EVALUATIONS["mini"]), results),
+            main=_records("table1", results),
+            tau=_records("tau", results, seeds=range(3)),
+            attention=_records("attention", results),
         )
         made = list(gallery(_theory(), found))
         for it in made:
@@ -68,7 +66,7 @@ def figures(
                 out.line(f"{it.title}: left out, for want of records; {it.command} makes them")
         if page is not None:
             place = Path(os.path.relpath(output, page.parent)).as_posix()
-            length = table1.trials(scale)[0].config.length
+            length = EXPERIMENTS["table1"].trials()[0].config.length
             text = figure_page(made, length=length, figures_at=place)
             replace_file(page, text.encode())
             out.line(str(page))
@@ -82,10 +80,9 @@ def _formats(given: str) -> list[str]:
     return kinds
 
 
-def _records(trials: Sequence[Trial], results: Path) -> Records:
-    """Those that are done, by name."""
-    found = ((trial.name, recorded(trial, results)) for trial in trials)
-    return {name: record for name, record in found if record is not None}
+def _records(name: str, results: Path, seeds: Sequence[int] = ()) -> Records:
+    """The records of an experiment, by name."""
+    return {it.name: it.to_dict() for it in EXPERIMENTS[name].records(results, seeds)}
 
 
 def _theory() -> TheoryNumbers:

@@ -1,302 +1,387 @@
-"""`sia reproduce`: tables and figures of the paper, trained anew."""
+"""`sia reproduce`: the paper's tables and figures, one command per experiment."""
 
+import json
 import os
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+from typer.core import TyperCommand
 
-from ..files import check_writable, replace_file
-from ..lab.experiments import attention, recall, sweeps, table1, table2
-from ..lab.experiments.scales import SCALES
-from ..lab.experiments.trials import Trial, recorded
-from ..lab.reporting.attention import recent_shares
-from ..lab.reporting.losses import Record, losses_of, option_of, scheme_of
-from ..lab.reporting.reproduction import page_and_figures
-from ..lab.reporting.shares import needles_found, values_recalled
-from ..training.config import parse_fields
-from . import reproducing as common
-from .converting import print_configurations, reproduce_conversions
-from .errors import plain_errors
-from .reproducing import SETTINGS, Shown, made, numbers, read_request, reproduce, scheme_names
+from ..lab.experiments.catalogue import EXPERIMENTS, Experiment
+from .errors import INTERRUPTED, plain_errors
 from .terminal import Page
 
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from ..lab.experiments.trials import Trial
+    from ..lab.records import Record
+
+T = TypeVar("T")
+
 app = typer.Typer(
-    help="Tables and figures of the paper, trained anew.",
+    help="Reproduce the paper's tables and figures.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
 )
 
 
-@app.command(name="table1", **SETTINGS)
-def reproduce_table1(
-    context: typer.Context,
-    scale: common.ScaleName = "mini",
-    chosen: common.Schemes = None,
-    seeds: common.Seeds = 3,
-    lengths: common.Lengths = None,
-    tokens: common.Tokens = None,
-    workers: common.Workers = None,
-    device: common.Device = None,
-    runs: common.Runs = None,
-    results: common.Results = None,
-    print_config: common.PrintConfig = False,
-) -> None:
-    """Table 1: loss at the trained length, and at 4 and 16 times it, for every scheme.
+class _TrainingCommand(TyperCommand):
+    """A command that takes fields of ``TrainingConfig`` too, and lists them at the end of its help."""
 
-    Broken off, it goes on when it is run again; what is recorded is not trained again. Fields of the
-    configuration can be set as for sia train. On several GPUs: torchrun --nproc-per-node 8 -m
-    scale_invariant_attention.cli reproduce table1 --scale paper --data shards:FOLDER.
-    """
-    request = read_request(context, locals())
-    own = SCALES[request.scale]
-    measured = replace(own, evaluation=request.measuring(own.evaluation, tokens=tokens))
-    names = scheme_names(chosen)
-    trials = made(lambda: table1.trials(measured, names, tuple(range(seeds)), request.changes))
-    reproduce(request, trials, Shown("scheme", scheme_of, losses_of))
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        from dataclasses import fields
+
+        from ..training import TrainingConfig
+
+        self.epilog = "Fields: " + ", ".join(field.name for field in fields(TrainingConfig)) + "."
+        super().format_epilog(ctx, formatter)
 
 
-@app.command(name="table2", **SETTINGS)
-def reproduce_table2(
-    context: typer.Context,
-    scale: common.ScaleName = "mini",
-    chosen: common.Schemes = None,
-    seeds: common.Seeds = 3,
-    lengths: common.Lengths = None,
-    examples: common.Examples = None,
-    before: Annotated[
+def _add_command(experiment: Experiment) -> None:
+    """Add the command of an experiment, with the options that it has."""
+
+    def command(context: typer.Context, **given: Any) -> None:
+        _reproduce(experiment, context.args, given)
+
+    command.__signature__ = Signature(_parameters(experiment))  # type: ignore[attr-defined]
+    settings: dict[str, Any] = {}
+    if not experiment.in_one_process:
+        settings = {
+            "cls": _TrainingCommand,
+            # Unknown options are fields of the configuration.
+            "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
+            "options_metavar": "[OPTIONS] [--FIELD VALUE]...",
+        }
+    app.command(name=experiment.name, help=experiment.help, **settings)(command)
+
+
+def _parameters(experiment: Experiment) -> list[Parameter]:
+    """The parameters of a command, as typer reads them from a function."""
+    options: dict[str, tuple[Any, Any, Any]] = {}
+    if experiment.scales:
+        help_text = "On CPUs, or the paper's own on GPUs."
+        if len(experiment.scales) == 1:
+            help_text = "In miniature, on CPUs."
+        metavar = "|".join(experiment.scales)
+        options["scale"] = (str, "mini", typer.Option(metavar=metavar, help=help_text))
+    metavar = "NAME,NAME" if experiment.compares == "schemes" else "X,X,..."
+    default = f"Default: {experiment.default}."
+    options[experiment.compares] = (
         str | None,
-        typer.Option(
-            metavar="'FIELD=VALUE ...'",
-            help="Fields of the trainings that the fine-tunings start from, if not those of table1.",
-        ),
-    ] = None,
-    workers: common.Workers = None,
-    device: common.Device = None,
-    runs: common.Runs = None,
-    results: common.Results = None,
-    print_config: common.PrintConfig = False,
-) -> None:
-    """Table 2: needles found at the trained length, and at 4 and 16 times it, for every scheme.
-
-    The models of table1 are fine-tuned; those whose folders are gone are trained again. Goes on as
-    table1 does. Fields of the configuration are those of the fine-tuning; what describes the model
-    holds for both. The paper's haystack is C4: sia data shards --help tells how to make shards of it.
-    """
-    request = read_request(context, locals())
-    tuning = table2.FINE_TUNING[request.scale]
-    tuning = replace(tuning, evaluation=request.measuring(tuning.evaluation, examples=examples))
-    names = scheme_names(chosen)
-    earlier = made(lambda: parse_fields([f"--{part}" for part in (before or "").split()]))
-    trials = made(
-        lambda: table2.trials(
-            SCALES[request.scale], tuning, names, tuple(range(seeds)), request.changes, earlier
-        )
+        None,
+        typer.Option(metavar=metavar, help=default),
     )
-    reproduce(request, trials, Shown("scheme", scheme_of, needles_found))
-
-
-@app.command(name="table4")
-def reproduce_table4(
-    scale: Annotated[
-        str, typer.Option("--scale", metavar="mini", help="In miniature, on CPUs.")
-    ] = "mini",
-    chosen: Annotated[
-        str | None,
-        typer.Option("--schemes", metavar="NAME,NAME", help="By default the paper's ten."),
-    ] = None,
-    seeds: common.Seeds = 1,
-    runs: common.Runs = None,
-    results: common.Results = None,
-    print_config: common.PrintConfig = False,
-) -> None:
-    """Table 4: a Llama trained with RoPE, converted to every scheme, trained on, and its loss by length.
-
-    Goes on as table1 does. Two processes may share the work, each with schemes of its own. Needs
-    transformers: pip install 'scale-invariant-attention[huggingface]'.
-    """
-    if scale != "mini":
-        raise typer.BadParameter(
-            f"table4 has the scale mini alone, got {scale!r}: for a model of your own see "
-            f"continue_pretraining in docs/huggingface.md",
-            param_hint="'--scale'",
-        )
-    names = scheme_names(chosen)
-    with plain_errors(ImportError):
-        from ..lab.experiments import table4
-    trials = made(lambda: table4.trials(names, tuple(range(seeds))))
-    if print_config:
-        print_configurations(trials)
-        return
-    reproduce_conversions(trials, runs or Path("runs") / scale, results or Path("results") / scale)
-
-
-@app.command(name="recall", **SETTINGS)
-def reproduce_recall(
-    context: typer.Context,
-    chosen: common.Schemes = None,
-    seeds: common.Seeds = 3,
-    lengths: common.Lengths = None,
-    examples: common.Examples = None,
-    workers: common.Workers = None,
-    device: common.Device = None,
-    runs: common.Runs = None,
-    results: common.Results = None,
-    print_config: common.PrintConfig = False,
-) -> None:
-    """Values recalled for keys, in noise up to 16 times the trained length, for every scheme.
-
-    Not in the paper: what a scheme can find, without what it knows of language. Goes on as table1 does.
-    """
-    request = read_request(context, locals())
-    measured = request.measuring(recall.EVALUATION, examples=examples)
-    names = scheme_names(chosen)
-    trials = made(lambda: recall.trials(names, tuple(range(seeds)), request.changes, measured))
-    reproduce(request, trials, Shown("scheme", scheme_of, values_recalled))
-
-
-@app.command(name="attention", **SETTINGS)
-def reproduce_attention(
-    context: typer.Context,
-    scale: common.ScaleName = "mini",
-    chosen: Annotated[
-        str | None,
-        typer.Option(
-            "--schemes",
-            metavar="NAME,NAME",
-            help=f"By default {', '.join(attention.SCHEMES)}.",
-        ),
-    ] = None,
-    seeds: common.Seeds = 1,
-    lengths: common.Lengths = None,
-    contexts: Annotated[
-        int | None,
-        typer.Option(min=1, help="To read at each length, if not those of the scale."),
-    ] = None,
-    workers: common.Workers = None,
-    device: common.Device = None,
-    runs: common.Runs = None,
-    results: common.Results = None,
-    print_config: common.PrintConfig = False,
-) -> None:
-    """Figure 1 and the QQ plots: what the attention of the models of table1 does with length.
-
-    Recorded are mass and entropy by range of distance, and score statistics, of every layer and head;
-    shown is the share of attention on the nearest 100 tokens. Goes on as table1 does; models whose
-    folders are gone are trained again. sia figures draws what is recorded.
-    """
-    request = read_request(context, locals())
-    evaluation = request.measuring(attention.EVALUATIONS[request.scale], contexts=contexts)
-    names = scheme_names(chosen) or attention.SCHEMES
-    trials = made(
-        lambda: attention.trials(
-            SCALES[request.scale], evaluation, names, tuple(range(seeds)), request.changes
-        )
+    options["seeds"] = (
+        int,
+        experiment.seeds,
+        typer.Option(min=1, help="Number of seeds, from 0 on."),
     )
-    reproduce(request, trials, Shown("scheme", scheme_of, recent_shares))
-
-
-def _sweep(option: str, help_text: str) -> None:
-    """Make the command that changes one option of scale-invariant p-RoPE."""
-
-    @app.command(name=option, help=help_text, **SETTINGS)
-    def reproduce_sweep(
-        context: typer.Context,
-        scale: common.ScaleName = "mini",
-        values: Annotated[
+    if experiment.size is not None:
+        options["lengths"] = (
             str | None,
+            None,
             typer.Option(
-                metavar="X,X,...",
-                help=f"By default {', '.join(f'{value:g}' for value in sweeps.VALUES[option])}.",
+                metavar="N,N,...", help="Context lengths to evaluate; default: the scale's."
             ),
-        ] = None,
-        seeds: common.Seeds = 1,
-        lengths: common.Lengths = None,
-        tokens: common.Tokens = None,
-        workers: common.Workers = None,
-        device: common.Device = None,
-        runs: common.Runs = None,
-        results: common.Results = None,
-        print_config: common.PrintConfig = False,
-    ) -> None:
-        request = read_request(context, locals())
-        own = SCALES[request.scale]
-        measured = replace(own, evaluation=request.measuring(own.evaluation, tokens=tokens))
-        chosen = numbers("--values", values, float) if values else ()
-        trials = made(
-            lambda: sweeps.trials(measured, option, chosen, tuple(range(seeds)), request.changes)
         )
-        label = partial(option_of, name=option)
-        reproduce(request, trials, Shown(option, label, losses_of))
+        options[experiment.size] = (
+            int | None,
+            None,
+            typer.Option(
+                min=1, help=f"{SIZES[experiment.size]} each length; default: the scale's."
+            ),
+        )
+    if experiment.starts_from_training:
+        help_text = (
+            "Fields of the trainings that fine-tuning starts from; default: those of table1."
+        )
+        options["before"] = (
+            str | None,
+            None,
+            typer.Option(metavar="'FIELD=VALUE ...'", help=help_text),
+        )
+    if not experiment.in_one_process:
+        help_text = "Small trainings at a time, each on one core; default: one per core."
+        options["workers"] = (int | None, None, typer.Option(min=1, help=help_text))
+        help_text = "Device for the paper's scale; default: a GPU if there is one."
+        options["device"] = (str | None, None, typer.Option(help=help_text))
+    help_text = "Folder for the trainings; default: runs/SCALE."
+    options["runs"] = (Path | None, None, typer.Option(help=help_text))
+    help_text = "Folder for the records, one JSON file each; default: results/SCALE."
+    options["results"] = (Path | None, None, typer.Option(help=help_text))
+    help_text = "Print every configuration and exit."
+    options["print_config"] = (bool, False, typer.Option("--print-config", help=help_text))
+    context = Parameter("context", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    return [context] + [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=value, annotation=Annotated[kind, option])
+        for name, (kind, value, option) in options.items()
+    ]
 
 
-_sweep(
-    "tau",
-    "Figure 5: scale-invariant p-RoPE with other values of tau.\n\n"
-    "Goes on and is recorded as table1 is; the training with the scale's own tau is the same.",
-)
-_sweep(
-    "base",
-    "Scale-invariant p-RoPE with other bases, by which the one of the miniature was found.\n\n"
-    "Goes on and is recorded as table1 is; the training with the scale's own base is the same.",
-)
+# The options that set the size of an evaluation.
+SIZES = {
+    "tokens": "Tokens to score at",
+    "examples": "Examples to test at",
+    "contexts": "Contexts to read at",
+}
+
+
+def _reproduce(experiment: Experiment, words: Sequence[str], given: Mapping[str, Any]) -> None:
+    """Train what is not recorded yet, and print the table of all."""
+    with plain_errors(ImportError):
+        trials = _or_bad_parameter(lambda: _trials(experiment, words, given))
+    page = Page()
+    if given["print_config"]:
+        configs = {trial.name: trial.printed_config for trial in trials}
+        page.line(json.dumps(configs, indent=2))
+        return
+    records = _run(experiment, trials, given)
+    if records is None:
+        return
+    from ..lab.seeds import seed_rows
+    from ..lab.tables import length_table
+
+    rows = seed_rows(records, experiment.label, experiment.values)
+    table = length_table(rows, experiment.heading, lengths=trials[0].evaluation.lengths)
+    page.table(table.header, table.texts())
+
+
+def _trials(
+    experiment: Experiment, words: Sequence[str], given: Mapping[str, Any]
+) -> "list[Trial[Any]]":
+    """The trials that a command asks for."""
+    from ..training.config import parse_fields
+
+    compared: tuple[Any, ...] = ()
+    text = given[experiment.compares]
+    if experiment.compares == "values" and text:
+        compared = _numbers("--values", text, float)
+    elif experiment.compares == "schemes" and text is not None:
+        compared = _scheme_names(text)
+    changes: dict[str, Any] = {}
+    if not experiment.in_one_process:
+        fields = parse_fields(words, options=[f"--{name}" for name in (*given, "help")])
+        for field, option in (("scheme", "--schemes, or the experiment"), ("seed", "--seeds")):
+            if field in fields:
+                raise ValueError(f"--{field} cannot be set: {option} sets it for each training")
+        changes["changes"] = fields
+    if experiment.size is not None:
+        lengths = given["lengths"]
+        evaluation = {
+            "lengths": None if lengths is None else _numbers("--lengths", lengths, int),
+            experiment.size: given[experiment.size],
+        }
+        changes["evaluation"] = {name: it for name, it in evaluation.items() if it is not None}
+    if experiment.starts_from_training:
+        before = (given["before"] or "").split()
+        changes["before"] = parse_fields([f"--{field}" for field in before])
+    return experiment.trials(
+        given.get("scale", "mini"), compared, tuple(range(given["seeds"])), **changes
+    )
+
+
+def _scheme_names(text: str) -> tuple[str, ...]:
+    """Names of schemes from a list with commas."""
+    from .. import schemes
+
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        try:
+            schemes.entry(name)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="'--schemes'") from error
+    return names
+
+
+def _numbers(option: str, text: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
+    """Numbers from a list with commas."""
+    try:
+        return tuple(map(kind, text.split(",")))
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"must be numbers with commas between them, got {text!r}", param_hint=f"'{option}'"
+        ) from error
+
+
+def _or_bad_parameter(make: Callable[[], T]) -> T:
+    """The result of a function whose errors are the fault of an option."""
+    try:
+        return make()
+    except (ValueError, TypeError) as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _run(
+    experiment: Experiment, trials: "Sequence[Trial[Any]]", given: Mapping[str, Any]
+) -> "list[Record[Any]] | None":
+    """Train what is not recorded yet and return all records; None on ranks other than the first."""
+    from ..lab.experiments.running import WorkerDiedError
+    from ..training import DivergedError, StoppedError
+    from ..training.ranks import FirstRankFailedError, is_first_rank
+
+    scale = given.get("scale", "mini")
+    results = given["results"] or Path("results") / scale
+    folders = (given["runs"] or Path("runs") / scale, results)
+    records: dict[str, Record[Any]] = {}
+
+    def keep(trial: "Trial[Any]", record: "Record[Any]") -> str:
+        records[trial.name] = record
+        values = ", ".join(f"{it:.4f} at {n:,}" for n, it in experiment.values(record).items())
+        return f"{trial.name}: {values} ({len(records)} of {len(trials)})"
+
+    try:
+        with plain_errors(DivergedError, WorkerDiedError):
+            if experiment.in_one_process:
+                _run_in_one_process(trials, folders, keep)
+            elif scale == "mini":
+                _run_side_by_side(trials, folders, given["workers"], keep)
+            else:
+                _run_in_turn(trials, folders, given["device"], keep)
+    except StoppedError as stopped:
+        if is_first_rank():
+            typer.echo(str(stopped), err=True)
+        raise typer.Exit(INTERRUPTED) from stopped
+    except FirstRankFailedError as failed:
+        raise typer.Exit(1) from failed
+    except KeyboardInterrupt as interrupted:
+        typer.echo(
+            f"Interrupted, with {len(records)} of {len(trials)} recorded in {results}. Rerun the same "
+            f"command to resume.",
+            err=True,
+        )
+        raise typer.Exit(INTERRUPTED) from interrupted
+    return [records[trial.name] for trial in trials] if is_first_rank() else None
+
+
+Keep = Callable[["Trial[Any]", "Record[Any]"], str]
+
+
+def _run_side_by_side(
+    trials: "Sequence[Trial[Any]]", folders: tuple[Path, Path], workers: int | None, keep: Keep
+) -> None:
+    from ..lab.experiments.running import run_side_by_side, steps_done
+
+    with _steps_bar(trials) as (bar, update):
+        run_side_by_side(
+            trials,
+            *folders,
+            workers=workers or os.cpu_count() or 1,
+            watch=lambda steps: update(steps_done(trials, steps)),
+            done=lambda trial, record: bar.console.print(keep(trial, record)),
+        )
+
+
+def _run_in_one_process(
+    trials: "Sequence[Trial[Any]]", folders: tuple[Path, Path], keep: Keep
+) -> None:
+    from ..lab.experiments.running import run_in_turn, steps_done
+
+    steps: dict[str, int] = {}
+    with _steps_bar(trials) as (bar, update):
+
+        def watch(trial: "Trial[Any]", step: int) -> None:
+            steps[trial.name] = step
+            update(steps_done(trials, steps))
+
+        def done(trial: "Trial[Any]", record: "Record[Any]") -> None:
+            watch(trial, sum(trial.training_steps.values()))
+            bar.console.print(keep(trial, record))
+
+        run_in_turn(trials, *folders, watch=lambda trial, now: watch(trial, now.step), done=done)
+
+
+def _run_in_turn(
+    trials: "Sequence[Trial[Any]]", folders: tuple[Path, Path], device: str | None, keep: Keep
+) -> None:
+    from ..lab.experiments.running import run_in_turn
+    from .train import training_bar
+
+    with training_bar() as (watch, notice):
+        run_in_turn(
+            trials,
+            *folders,
+            device=device,
+            watch=lambda trial, now: watch(now),
+            notice=notice,
+            done=lambda trial, record: notice(keep(trial, record)),
+        )
+
+
+@contextmanager
+def _steps_bar(
+    trials: "Sequence[Trial[Any]]",
+) -> "Iterator[tuple[Progress, Callable[[int], None]]]":
+    """A progress bar over all steps of all trainings."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    from ..lab.experiments.running import total_steps
+
+    console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
+    columns = (
+        TextColumn("all trainings"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=total_steps(trials))
+        yield bar, lambda steps: bar.update(task, completed=steps)
+
+
+for _experiment in EXPERIMENTS.values():
+    _add_command(_experiment)
 
 
 @app.command(name="page")
 def write_page(
-    results: Annotated[
-        Path, typer.Option(help="The folder of the records of the miniature.")
-    ] = Path("results/mini"),
+    results: Annotated[Path, typer.Option(help="Folder of the miniature's records.")] = Path(
+        "results/mini"
+    ),
     output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path(
         "REPRODUCTION.md"
     ),
-    figures: Annotated[Path, typer.Option(help="The folder of its figures.")] = Path("docs"),
+    figures: Annotated[Path, typer.Option(help="Folder for its figures.")] = Path("docs"),
 ) -> None:
-    """Write REPRODUCTION.md and its figures from what is recorded, trained or not."""
-    scale = SCALES["mini"]
+    """Write REPRODUCTION.md and its figures from the records that there are."""
     with plain_errors(ImportError):
-        main = _recorded(table1.trials(scale), results)
+        from ..files import check_writable, replace_file
+        from ..lab.reporting.reproduction import page_and_figures
+
+        seeds = range(EXPERIMENTS["table1"].seeds)
+        main = EXPERIMENTS["table1"].records(results)
         if not main:
             raise FileNotFoundError(
-                f"there is no record of Table 1 in {results}; sia reproduce table1 makes them"
+                f"there is no record of Table 1 in {results}; sia reproduce table1 writes them"
             )
-        swept = {
-            option: _recorded(sweeps.trials(scale, option, seeds=table1.SEEDS), results)
-            for option in sweeps.VALUES
-        }
+        swept = {name: EXPERIMENTS[name].records(results, seeds) for name in ("tau", "base")}
+        needles = EXPERIMENTS["table2"].records(results)
+        recalled = EXPERIMENTS["recall"].records(results)
+        # Only these need transformers.
+        has_conversions = any(results.glob("table4-*.json"))
+        converted = EXPERIMENTS["table4"].records(results, seeds) if has_conversions else []
         check_writable(figures)
-        place = os.path.relpath(figures, output.parent)
-        needles = _recorded(table2.trials(scale, table2.FINE_TUNING["mini"]), results)
-        recalled = _recorded(recall.trials(), results)
         text, drawn = page_and_figures(
-            main,
-            swept,
-            needles,
-            recalled,
-            _recorded_conversions(results),
-            figures_at=Path(place).as_posix(),
+            [it.to_dict() for it in main],
+            {name: [it.to_dict() for it in mine] for name, mine in swept.items()},
+            [it.to_dict() for it in needles],
+            [it.to_dict() for it in recalled],
+            [it.to_dict() for it in converted],
+            figures_at=Path(os.path.relpath(figures, output.parent)).as_posix(),
         )
         for name, picture in drawn.items():
             replace_file(figures / name, picture)
         replace_file(output, text.encode())
     Page().line(str(output))
-
-
-def _recorded(trials: Sequence[Trial], results: Path) -> list[Record]:
-    """The records of those trials that are done."""
-    return [record for trial in trials if (record := recorded(trial, results)) is not None]
-
-
-def _recorded_conversions(results: Path) -> list[Record]:
-    """The records of Table 4, whose experiment needs transformers to be looked at."""
-    if not any(results.glob("table4-*.json")):
-        return []
-    from ..lab.experiments import conversions, table4
-
-    trials = table4.trials(seeds=table1.SEEDS)
-    found = (conversions.recorded(trial, results) for trial in trials)
-    return [record for record in found if record is not None]

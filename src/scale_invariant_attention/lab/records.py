@@ -71,7 +71,7 @@ class RecordedConfig(Protocol):
         ...
 
 
-ConfigT = TypeVar("ConfigT", bound=RecordedConfig)
+ConfigT_co = TypeVar("ConfigT_co", bound=RecordedConfig, covariant=True)
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Layout:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record(Generic[ConfigT]):
+class Record(Generic[ConfigT_co]):
     """What one trial was asked for and what it measured; `name` is that of its file.
 
     `trained_as` names the trial whose weights were measured: mostly itself. One of `losses`, `needles`,
@@ -111,7 +111,7 @@ class Record(Generic[ConfigT]):
     """
 
     # In the order in which they are written.
-    config: ConfigT
+    config: ConfigT_co
     evaluation: Evaluation
     trained_as: str
     losses: tuple[LengthLoss, ...] | None = None
@@ -199,7 +199,7 @@ def read_record(path: Path) -> TrainingRecord: ...
 
 
 @overload
-def read_record(path: Path, kind: type[ConfigT]) -> Record[ConfigT]: ...
+def read_record(path: Path, kind: type[ConfigT_co]) -> Record[ConfigT_co]: ...
 
 
 def read_record(path: Path, kind: type[Any] = TrainingConfig) -> Any:
@@ -213,7 +213,7 @@ def read_record(path: Path, kind: type[Any] = TrainingConfig) -> Any:
         ) from error
 
 
-def write_record(record: Record[ConfigT], folder: Path) -> None:
+def write_record(record: Record[ConfigT_co], folder: Path) -> None:
     """Write the file of a record, whole or not at all."""
     # One line per field: short enough to keep, and to compare.
     lines = (

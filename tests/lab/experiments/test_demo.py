@@ -1,12 +1,13 @@
-"""The demo's fact of theory, and its trials."""
+"""The demo's numbers of theory, and its trials."""
 
 import math
 from itertools import pairwise
 
 import pytest
 
-from scale_invariant_attention.lab.experiments import demo, recall, table1
-from scale_invariant_attention.lab.experiments.scales import SCALES
+from scale_invariant_attention.lab.experiments import demo
+from scale_invariant_attention.lab.experiments.recall import recall_trials
+from scale_invariant_attention.lab.experiments.table1 import loss_trials
 
 
 def test_decades_grow_vanish_or_stay():
@@ -22,18 +23,18 @@ def test_decades_grow_vanish_or_stay():
 
 def test_the_trials_are_those_of_table_1_but_shorter():
     """What the demo shows in minutes is the same experiment."""
-    whole = table1.trials(SCALES["mini"], demo.SCHEMES, seeds=(0,))
+    whole = loss_trials("mini", demo.SCHEMES, seeds=(0,))
     shorter = {"steps", "validate_every", "validation_tokens", "validation_lengths"}
-    for short, long in zip(demo.trials(), whole, strict=True):
+    for short, long in zip(demo.demo_loss_trials(), whole, strict=True):
         fields, others = short.config.to_dict(), long.config.to_dict()
         assert {name for name in fields if fields[name] != others[name]} == shorter
         assert short.evaluation.lengths == long.evaluation.lengths
 
 
 def test_the_trials_of_recall_are_those_of_its_table_but_shorter():
-    whole = recall.trials(demo.SCHEMES, seeds=(0,))
+    whole = recall_trials("mini", demo.SCHEMES, seeds=(0,))
     shorter = {"steps", "validate_every", "validation_tokens"}
-    for short, long in zip(demo.recall_trials(), whole, strict=True):
+    for short, long in zip(demo.demo_recall_trials(), whole, strict=True):
         fields, others = short.config.to_dict(), long.config.to_dict()
         assert {name for name in fields if fields[name] != others[name]} == shorter
         assert short.evaluation == long.evaluation

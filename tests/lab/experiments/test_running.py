@@ -1,4 +1,4 @@
-"""Trials: trained on several cores, recorded once, and gone on with."""
+"""Running trials: on several cores, recorded once, and resumed."""
 
 import json
 from functools import partial
@@ -6,11 +6,19 @@ from functools import partial
 import pytest
 from tiny_training import tiny_config
 
-from scale_invariant_attention.lab.experiments import running, trials
+from scale_invariant_attention.lab.experiments import running
 from scale_invariant_attention.lab.experiments.evaluations import LossEvaluation
-from scale_invariant_attention.lab.experiments.records import DifferentRecordError
-from scale_invariant_attention.lab.experiments.running import run_in_turn, run_side_by_side
-from scale_invariant_attention.lab.experiments.trials import Trial, recorded
+from scale_invariant_attention.lab.experiments.running import (
+    run_in_turn,
+    run_side_by_side,
+    steps_done,
+    total_steps,
+)
+from scale_invariant_attention.lab.experiments.trials import (
+    DifferentRecordError,
+    TrainingTrial,
+    find_record,
+)
 from scale_invariant_attention.training import DivergedError, read_metrics, train
 
 EVALUATION = LossEvaluation(lengths=(32, 128), tokens=512)
@@ -18,7 +26,7 @@ EVALUATION = LossEvaluation(lengths=(32, 128), tokens=512)
 
 def trial(scheme, **changes):
     config = tiny_config(**({"scheme": scheme, "steps": 3, "validate_every": 0} | changes))
-    return Trial(f"{scheme}-seed-{config.seed}", config, EVALUATION)
+    return TrainingTrial(f"{scheme}-seed-{config.seed}", config, EVALUATION)
 
 
 def test_trials_are_recorded_and_not_done_twice(tmp_path, monkeypatch):
@@ -30,17 +38,17 @@ def test_trials_are_recorded_and_not_done_twice(tmp_path, monkeypatch):
     )
     assert sorted(done) == ["alibi-seed-0", "rope-seed-0"]
     assert steps[-1] == {"rope-seed-0": 3, "alibi-seed-0": 3}
-    record = json.loads((results / "rope-seed-0.json").read_text())
-    assert record == recorded(both[0], results)
-    assert [row["length"] for row in record["losses"]] == [32, 128]
-    assert record["by_position"][-1]["stop"] == 129
+    record = find_record(both[0], results)
+    assert [row.length for row in record.losses] == [32, 128]
+    assert record.by_position[-1].stop == 129
     metrics = read_metrics(runs / "rope-seed-0")
     losses = [line["loss"] for line in metrics if "loss" in line]
-    assert record["training"]["loss"] == pytest.approx(losses, rel=1e-4)
-    assert len(losses) == len(record["training"]["gradient_norm"]) == 3
-    assert record["validation"] == [line for line in metrics if "validation" in line] != []
-    assert record["config"]["scheme"] == "rope"
-    assert {"commit", "torch", "cpu"} <= record["provenance"].keys()
+    assert record.training.loss == pytest.approx(losses, rel=1e-4)
+    assert len(losses) == len(record.training.gradient_norm) == 3
+    written = json.loads((results / "rope-seed-0.json").read_text())
+    assert written["validation"] == [line for line in metrics if "validation" in line] != []
+    assert written["config"]["scheme"] == "rope"
+    assert {"commit", "torch", "cpu"} <= written["provenance"].keys()
 
     # All are recorded: nothing is left to start.
     monkeypatch.setattr(running, "Worker", None)
@@ -50,18 +58,19 @@ def test_trials_are_recorded_and_not_done_twice(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("change", [{"seed": 1}, {"steps": 4}])
-def test_a_record_of_something_else_is_not_overwritten(tmp_path, change):
+def test_a_record_of_another_trial_is_not_overwritten(tmp_path, change):
     wanted = trial("rope")
-    other = Trial(wanted.name, tiny_config(**({"scheme": "rope"} | change)), EVALUATION)
-    (tmp_path / "rope-seed-0.json").write_text(json.dumps(trials._asked_for(other)))
-    assert recorded(other, tmp_path) is not None
+    config = tiny_config(**({"scheme": "rope", "steps": 3} | change))
+    other = TrainingTrial(wanted.name, config, EVALUATION)
+    run_in_turn([other], tmp_path / "other", tmp_path, device="cpu")
+    assert find_record(other, tmp_path) is not None
     (name,) = change
     with pytest.raises(DifferentRecordError, match=f"config.{name} is .* there"):
         run_side_by_side([trial("alibi"), wanted], tmp_path / "runs", tmp_path, workers=1)
     assert not (tmp_path / "runs").exists()
 
 
-EXPLODING = Trial("exploding", tiny_config(head_rate=1e4, checkpoint_every=0), EVALUATION)
+EXPLODING = TrainingTrial("exploding", tiny_config(head_rate=1e4, checkpoint_every=0), EVALUATION)
 
 
 def test_a_trial_that_fails_says_why_and_does_not_wait_for_the_others(tmp_path):
@@ -71,8 +80,8 @@ def test_a_trial_that_fails_says_why_and_does_not_wait_for_the_others(tmp_path):
     assert not (tmp_path / "exploding.json").exists()
 
 
-def test_a_training_in_part_goes_on(tmp_path):
-    """What a trial trains is what `train` trains: the run that is there is the trial's own."""
+def test_a_training_that_exists_is_resumed(tmp_path):
+    """A trial trains what `train` trains: a run in its folder is its own."""
     one = trial("rope")
     train(one.config, tmp_path / "runs" / one.name, device="cpu")
     before = (tmp_path / "runs" / one.name / "metrics.jsonl").read_bytes()
@@ -94,42 +103,41 @@ def test_in_turn_records_the_same_as_side_by_side(tmp_path):
     )
     assert done == ["rope-seed-0", "alibi-seed-0"]
     assert told[0].startswith("rope-seed-0, in ")
-    first, second = (recorded(both[0], tmp_path / name) for name in ("results", "other"))
-    for here, there in zip(first["losses"], second["losses"], strict=True):
-        assert here["loss"] == pytest.approx(there["loss"], rel=1e-5)
+    first, second = (find_record(both[0], tmp_path / name) for name in ("results", "other"))
+    for here, there in zip(first.losses, second.losses, strict=True):
+        assert here.loss == pytest.approx(there.loss, rel=1e-5)
 
 
 def test_schemes_that_train_alike_share_a_training(tmp_path):
     changes = {"steps": 3, "validate_every": 1, "validation_lengths": (32, 128)}
-    rope = Trial("rope-seed-0", tiny_config(scheme="rope", **changes), EVALUATION)
+    rope = TrainingTrial("rope-seed-0", tiny_config(scheme="rope", **changes), EVALUATION)
     config = tiny_config(scheme="rope-ntk", **changes)
-    shared = Trial("rope-ntk-seed-0", config, EVALUATION, trained_as=rope)
-    alone = Trial("alone", config, EVALUATION)
+    shared = TrainingTrial("rope-ntk-seed-0", config, EVALUATION, trained_as=rope)
+    alone = TrainingTrial("alone", config, EVALUATION)
     run_side_by_side([shared, rope], tmp_path / "runs", tmp_path / "results", workers=1)
     run_in_turn([alone], tmp_path / "runs", tmp_path / "results", device="cpu")
     assert {run.name for run in (tmp_path / "runs").iterdir()} == {"rope-seed-0", "alone"}
-    found, expected, plain = (recorded(it, tmp_path / "results") for it in (shared, alone, rope))
+    found, expected, plain = (find_record(it, tmp_path / "results") for it in (shared, alone, rope))
     for length in (0, 1):
-        loss = found["losses"][length]["loss"]
-        assert loss == pytest.approx(expected["losses"][length]["loss"], rel=1e-5)
-    assert found["losses"][0] == plain["losses"][0] and found["losses"][1] != plain["losses"][1]
-    assert found["by_position"] != plain["by_position"]
-    assert found["training"] == plain["training"]
-    assert (found["trained_as"], expected["trained_as"]) == ("rope-seed-0", "alone")
+        loss = found.losses[length].loss
+        assert loss == pytest.approx(expected.losses[length].loss, rel=1e-5)
+    assert found.losses[0] == plain.losses[0] and found.losses[1] != plain.losses[1]
+    assert found.by_position != plain.by_position
+    assert found.training == plain.training
+    assert (found.trained_as, expected.trained_as) == ("rope-seed-0", "alone")
     # Longer lengths were validated as RoPE reads them.
-    assert [line["validation"].keys() for line in found["validation"]] == [{"32"}] * 3
-    assert [line["validation"]["32"] for line in found["validation"]] == [
-        line["validation"]["32"] for line in plain["validation"]
+    assert [it.validation.keys() for it in found.validation] == [{32}] * 3
+    assert [it.validation[32] for it in found.validation] == [
+        it.validation[32] for it in plain.validation
     ]
     # The same one after the other.
     run_in_turn([rope, shared], tmp_path / "others", tmp_path / "other", device="cpu")
     assert {run.name for run in (tmp_path / "others").iterdir()} == {"rope-seed-0"}
-    assert recorded(shared, tmp_path / "other")["losses"][1]["loss"] == pytest.approx(
-        found["losses"][1]["loss"], rel=1e-5
-    )
+    again = find_record(shared, tmp_path / "other")
+    assert again.losses[1].loss == pytest.approx(found.losses[1].loss, rel=1e-5)
 
 
-def test_what_cannot_be_evaluated_or_recorded_is_told_before_training(tmp_path):
+def test_what_cannot_be_evaluated_or_recorded_is_refused_before_training(tmp_path):
     config = tiny_config(steps=10**6)
     (tmp_path / "file").touch()
     for evaluation, results, message in (
@@ -138,5 +146,16 @@ def test_what_cannot_be_evaluated_or_recorded_is_told_before_training(tmp_path):
     ):
         for run in (partial(run_side_by_side, workers=1), partial(run_in_turn, device="cpu")):
             with pytest.raises((ValueError, OSError), match=message):
-                run([Trial("endless", config, evaluation)], tmp_path / "runs", results)
+                run([TrainingTrial("endless", config, evaluation)], tmp_path / "runs", results)
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_shared_training_counts_once_in_the_steps():
+    rope = trial("rope")
+    shared = TrainingTrial("yarn-seed-0", rope.config, EVALUATION, trained_as=rope)
+    tuned = TrainingTrial("needles", rope.config, EVALUATION, starts_from=rope)
+    trials = [rope, shared, tuned]
+    assert total_steps(trials) == 6
+    assert steps_done(trials, {}) == 0
+    assert steps_done(trials, {"rope-seed-0": 2, "yarn-seed-0": 2, "needles": 0}) == 2
+    assert steps_done(trials, {"rope-seed-0": 3, "yarn-seed-0": 3, "needles": 4}) == 4

@@ -1,36 +1,30 @@
 """Table 2: fine-tunings that start from the trainings of Table 1."""
 
-from dataclasses import replace
-
 import pytest
 from tiny_training import TINY
 
-from scale_invariant_attention.lab.experiments import table1, table2
 from scale_invariant_attention.lab.experiments.running import run_in_turn
-from scale_invariant_attention.lab.experiments.scales import SCALES
-from scale_invariant_attention.lab.experiments.training_trials import steps_made, train_trial
+from scale_invariant_attention.lab.experiments.table1 import loss_trials
+from scale_invariant_attention.lab.experiments.table2 import needle_trials
 from scale_invariant_attention.training import read_metrics
 from scale_invariant_attention.training.runs import read_config
 
-MINI, TUNING = SCALES["mini"], table2.FINE_TUNING["mini"]
 FORM = {"needles": 1, "digits": 1}
 LENGTH = 96
 
 
 def tiny_trials(*names, **changes):
-    tuning = replace(
-        TUNING,
-        changes={"task": "needles", "task_options": FORM},
-        evaluation=replace(TUNING.evaluation, lengths=(LENGTH, 2 * LENGTH), examples=2, depths=2),
-    )
     small = TINY | {"length": LENGTH, "validation_lengths": (LENGTH,), "steps": 2}
+    small |= {"task_options": FORM, "first_length": None, "growth_steps": 0}
+    small |= {"warmup_steps": 0, "constant_steps": None}
     before = TINY | {"validation_lengths": (LENGTH,), "steps": 3}
-    return table2.trials(MINI, tuning, names, (0,), small | changes, before)
+    evaluation = {"lengths": (LENGTH, 2 * LENGTH), "examples": 2, "depths": 2}
+    return needle_trials("mini", names, (0,), small | changes, evaluation, before)
 
 
 def test_every_fine_tuning_starts_from_its_training_of_table_1():
-    of_table1 = {trial.name: trial for trial in table1.trials(MINI)}
-    for trial in table2.trials(MINI, TUNING):
+    of_table1 = {trial.name: trial for trial in loss_trials()}
+    for trial in needle_trials():
         first, second = trial.trainings
         assert first == of_table1[first.name]
         assert trial.config.start == second.config.start == first.name
@@ -43,7 +37,7 @@ def test_every_fine_tuning_starts_from_its_training_of_table_1():
 
 @pytest.mark.parametrize("scale", ["mini", "paper"])
 def test_the_schedule_is_the_papers(scale):
-    for trial in table2.trials(SCALES[scale], table2.FINE_TUNING[scale], ("rope",), (0,)):
+    for trial in needle_trials(scale, ("rope",), (0,)):
         schedule = trial.config.learning_schedule()
         steps = trial.config.steps
         third = steps // 3
@@ -53,7 +47,7 @@ def test_the_schedule_is_the_papers(scale):
 
 
 def test_the_papers_recipe():
-    [trial] = table2.trials(SCALES["paper"], table2.FINE_TUNING["paper"], ("alibi",), (2,))
+    [trial] = needle_trials("paper", ("alibi",), (2,))
     config = trial.config
     assert (config.steps, config.batch_size, config.length) == (300, 64, 4096)
     assert (config.task_options, config.matrix_rate) == ({}, 0.02)
@@ -73,22 +67,22 @@ def test_models_are_trained_once_fine_tuned_and_tested(tmp_path):
     )
     assert sorted(path.name for path in runs.iterdir()) == ["needles-rope-seed-0", "rope-seed-0"]
     for name, record in done.items():
-        assert record["trained_as"] == "needles-rope-seed-0"
-        assert record["config"]["start"] == "rope-seed-0", name
-        assert [row["length"] for row in record["needles"]["lengths"]] == [LENGTH, 2 * LENGTH]
-        assert sum(cell["count"] for cell in record["needles"]["cells"]) == 4
-        assert len(record["training"]["loss"]) == 2
+        assert record.trained_as == "needles-rope-seed-0"
+        assert record.config.start == "rope-seed-0", name
+        assert [row.length for row in record.needles.lengths] == [LENGTH, 2 * LENGTH]
+        assert sum(cell.count for cell in record.needles.cells) == 4
+        assert len(record.training.loss) == 2
     assert read_config(runs / "needles-rope-seed-0")["start"] == str(runs / "rope-seed-0")
 
 
-def test_what_goes_on_does_not_need_its_start(tmp_path):
+def test_a_resumed_training_does_not_need_its_start(tmp_path):
     [trial] = tiny_trials("rope")
-    assert steps_made(trial, tmp_path) == 0
-    first = train_trial(trial.starts_from, tmp_path, device="cpu")
-    assert steps_made(trial, tmp_path) == 3
-    train_trial(trial, tmp_path, device="cpu")
-    assert steps_made(trial, tmp_path) == trial.steps == 5
+    assert trial.steps_trained(tmp_path) == 0
+    first = trial.starts_from.train(tmp_path, device="cpu")
+    assert trial.steps_trained(tmp_path) == 3
+    trial.train(tmp_path, device="cpu")
+    assert trial.steps_trained(tmp_path) == sum(trial.training_steps.values()) == 5
     (tmp_path / "rope-seed-0").rename(tmp_path / "gone")
-    train_trial(trial, tmp_path, device="cpu")
+    trial.train(tmp_path, device="cpu")
     assert not (tmp_path / "rope-seed-0").exists()
     assert len(read_metrics(tmp_path / "gone")) and first is not None

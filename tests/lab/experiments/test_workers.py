@@ -1,4 +1,4 @@
-"""Workers: they save and end with the process that started them, and their death is told."""
+"""Workers: they save and end with the process that started them, and their death is reported."""
 
 import contextlib
 import os
@@ -17,14 +17,14 @@ from pathlib import Path
 from tiny_training import tiny_config
 from scale_invariant_attention.lab.experiments.running import run_side_by_side
 from scale_invariant_attention.lab.experiments.evaluations import LossEvaluation
-from scale_invariant_attention.lab.experiments.trials import Trial
+from scale_invariant_attention.lab.experiments.trials import TrainingTrial
 
 if __name__ == "__main__":
     # What runs tests in the background may have interrupts ignored, which is inherited.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     folder = Path(sys.argv[1])
     config = tiny_config(steps=10**6, checkpoint_every=10**6)
-    trial = Trial("endless", config, LossEvaluation((32,), 32))
+    trial = TrainingTrial("endless", config, LossEvaluation((32,), 32))
     run_side_by_side([trial], folder, folder, workers=1)
 """
 
@@ -83,7 +83,7 @@ def test_workers_save_and_end_with_the_process_that_started_them(tmp_path, endle
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads processes from /proc")
-def test_a_worker_that_is_killed_is_told(endless):
+def test_a_worker_that_is_killed_is_reported(endless):
     for worker in workers_of(endless):
         with contextlib.suppress(OSError):
             if b"spawn_main" in Path(f"/proc/{worker}/cmdline").read_bytes():

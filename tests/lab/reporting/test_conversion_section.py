@@ -1,13 +1,13 @@
 """Table 4 of REPRODUCTION.md: what it makes of records."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 from small_records import LENGTHS, table
 from small_records import record as trained
 
 from scale_invariant_attention.lab.experiments import table4
-from scale_invariant_attention.lab.experiments.conversions import _asked_for
 from scale_invariant_attention.lab.reporting.conversion_section import conversion_section
 from scale_invariant_attention.lab.reporting.reproduction import page_and_figures
 
@@ -16,25 +16,28 @@ OURS = "scale-invariant-p-rope"
 
 def record(trial, losses):
     """What a conversion would leave, had it ended with these losses."""
-    asked = json.loads(json.dumps(_asked_for(trial)))
-    like = trained("rope", trial.seed, losses)
+    asked = {"config": trial.config.to_dict(), "evaluation": asdict(trial.evaluation)}
+    like = trained("rope", trial.config.seed, losses)
     return {
         **like,
-        **asked,
-        "trained_as": trial.name if trial.continued else trial.first_name,
+        **json.loads(json.dumps(asked)),
+        "trained_as": trial.training_name,
         "provenance": like["provenance"] | {"transformers": "5.0.0"},
     }
 
 
 def losses_of(trial):
-    start = 1.5 + 0.01 * trial.seed + 0.1 * trial.calibrated
-    if trial.scheme == OURS:
-        return (start + 1, start + 1, start + 1) if trial.continued is None else (start,) * 3
+    config = trial.config
+    start = 1.5 + 0.01 * config.seed + 0.1 * config.calibrated
+    if config.scheme == OURS:
+        return (start + 1, start + 1, start + 1) if config.continued is None else (start,) * 3
     return (start - 0.1, start + 1, start + 2)
 
 
 def section(*names, seeds=(0,)):
-    records = [record(trial, losses_of(trial)) for trial in table4.trials(names, seeds)]
+    records = [
+        record(trial, losses_of(trial)) for trial in table4.conversion_trials("mini", names, seeds)
+    ]
     return "\n\n".join(conversion_section(records))
 
 
@@ -97,7 +100,7 @@ def test_without_our_scheme_there_is_no_section(names):
 
 def test_it_is_a_section_of_the_page():
     main = table(lambda scheme, seed: (1.0, 2.0, 3.0), seeds=(0,))
-    converted = [record(trial, losses_of(trial)) for trial in table4.trials()]
+    converted = [record(trial, losses_of(trial)) for trial in table4.conversion_trials()]
     page, _ = page_and_figures(main, {}, conversions=converted)
     assert page.index("## Table 1") < page.index("## Table 4") < page.index("## The paper's own")
     assert LENGTHS[0] == table4.LENGTH

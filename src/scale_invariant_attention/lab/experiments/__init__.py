@@ -1,1 +1,1 @@
-"""What the package can show: one file for each demonstration, table or figure."""
+"""Experiments: what is trained and measured for each table and figure."""

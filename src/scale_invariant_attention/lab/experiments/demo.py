@@ -1,20 +1,20 @@
-"""Why attention needs scale invariance, in minutes on a CPU: a fact of theory, and two experiments.
+"""The demo: why attention needs scale invariance, in theory and in two experiments of minutes on a CPU.
 
-Small models differ in their scheme alone. Three read text, three smaller ones look up what they are
-asked for; they are trained on short contexts and tested on long ones.
+Small models that differ in their scheme alone are trained on short contexts and tested on long ones:
+three read text, three smaller ones recall values.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ...theory import ALiBi, LogitSchedule, Plain, ScaleInvariantTransform, expected_range_mass
-from . import recall
-from .scales import SCALES
-from .trials import Trial
+from .recall import LENGTH, recall_trials
+from .table1 import loss_trials
+from .trials import TrainingTrial
 
 PLAIN, ALIBI, SCALE_INVARIANT = "plain", "ALiBi", "scale-invariant"
 
-# Of the published ALiBi slopes the gentlest: the head that sees farthest.
+# The gentlest of ALiBi's published slopes: the head that sees farthest.
 ALIBI_SLOPE = 2.0**-8
 
 SCHEMES = ("rope", "alibi", "scale-invariant-p-rope")
@@ -25,9 +25,9 @@ EVALUATED_TOKENS = 65_536
 
 @dataclass(frozen=True)
 class DecadeMasses:
-    """The expected weight on the distances `[start, 10 * start)`, for each scheme and start.
+    """Expected weight on the distances `[start, 10 * start)`, for each scheme and start.
 
-    `limit` is what the scale-invariant mass of a decade tends to.
+    `limit` is the limit of the scale-invariant mass of a decade.
     """
 
     starts: tuple[int, ...]
@@ -36,10 +36,10 @@ class DecadeMasses:
 
 
 def decade_masses(starts: Sequence[int] = (1, 10, 100, 1000, 10_000)) -> DecadeMasses:
-    """The expected weight, before the softmax divides by the sum, on each decade of distances.
+    """Expected weight, before the softmax divides by the sum, on each decade of distances.
 
-    Scores are independent N(0, 1), which is what queries and keys normalised per head give for
-    unrelated tokens.
+    Scores are independent N(0, 1), as queries and keys normalised per head give them for unrelated
+    tokens.
 
     >>> [round(mass, 1) for mass in decade_masses([100, 1000]).masses["scale-invariant"]]
     [36.6, 37.8]
@@ -57,34 +57,27 @@ def decade_masses(starts: Sequence[int] = (1, 10, 100, 1000, 10_000)) -> DecadeM
     return DecadeMasses(tuple(starts), masses, transform.range_mass_limit(10))
 
 
-def trials() -> list[Trial]:
-    """Those of Table 1 in miniature with fewer steps, of three schemes.
+def demo_loss_trials() -> list[TrainingTrial]:
+    """The trials of Table 1 in miniature for three schemes, with fewer steps.
 
-    >>> [trial.name for trial in trials()]
+    >>> [trial.name for trial in demo_loss_trials()]
     ['rope-seed-0', 'alibi-seed-0', 'scale-invariant-p-rope-seed-0']
     """
-    scale = replace(
-        SCALES["mini"], evaluation=replace(SCALES["mini"].evaluation, tokens=EVALUATED_TOKENS)
-    )
-    # One validation, at the end and of a few tokens: what is shown is evaluated afterwards.
+    # One short validation, at the end: the losses shown are evaluated afterwards.
     changes = {
         "steps": STEPS,
         "validate_every": 0,
         "validation_tokens": 256,
         "validation_lengths": (256,),
     }
-    return [scale.trial(scheme, 0, changes) for scheme in SCHEMES]
+    return loss_trials("mini", SCHEMES, (0,), changes, {"tokens": EVALUATED_TOKENS})
 
 
-def recall_trials() -> list[Trial]:
-    """Those of the recall experiment with fewer steps, of the same schemes.
+def demo_recall_trials() -> list[TrainingTrial]:
+    """The trials of the recall experiment for the same schemes, with fewer steps.
 
-    >>> [trial.name for trial in recall_trials()]
+    >>> [trial.name for trial in demo_recall_trials()]
     ['recall-rope-seed-0', 'recall-alibi-seed-0', 'recall-scale-invariant-p-rope-seed-0']
     """
-    changes = {
-        "steps": RECALL_STEPS,
-        "validate_every": 0,
-        "validation_tokens": recall.LENGTH,
-    }
-    return recall.trials(SCHEMES, (0,), changes)
+    changes = {"steps": RECALL_STEPS, "validate_every": 0, "validation_tokens": LENGTH}
+    return recall_trials("mini", SCHEMES, (0,), changes)

@@ -1,6 +1,6 @@
-"""What is measured of a trained model, and kept in the record of its trial."""
+"""Evaluations of a trained model: what a trial measures and its record keeps."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
@@ -16,30 +16,32 @@ from ...evaluation.retrieval import depth_edges, find_needles, needle_table, rec
 from ...model import GPT
 from ...training import TrainingConfig
 from ...training.training_data import HELD_OUT, open_corpus, open_task
+from ..measurements import LengthAttention, NeedleTable, RecallShare
+from ..schema import from_json
 
 
 class Evaluation(Protocol):
-    """A question put to models at several lengths: a dataclass, whose fields are recorded with it."""
+    """A measurement at several context lengths: a dataclass, whose fields are recorded."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """At which it is put."""
+        """Context lengths."""
         ...
 
     def check(self, config: TrainingConfig) -> None:
-        """Refuse what could not be measured of a model so trained, before hours of training."""
+        """Refuse what could not be measured of a model trained like this, before hours of training."""
         ...
 
     def measure(self, model: GPT, config: TrainingConfig, device: torch.device) -> dict[str, Any]:
-        """What is to be recorded, as JSON can hold it."""
+        """The measurements, by the names of their fields in a ``Record``."""
         ...
 
 
 @dataclass(frozen=True)
 class LossEvaluation:
-    """The loss at `lengths` on the same `tokens`, and by position up to the longest."""
+    """Loss at `lengths` on the same `tokens`, and by position up to the longest."""
 
     lengths: tuple[int, ...]
     tokens: int
@@ -50,7 +52,7 @@ class LossEvaluation:
         SameTokens(corpus, self.lengths, at_most=self.tokens)
 
     def measure(self, model: GPT, config: TrainingConfig, device: torch.device) -> dict[str, Any]:
-        """See :class:`Evaluation`; no losses by position where no document is long enough."""
+        """See :class:`Evaluation`; there are no losses by position if no document is long enough."""
         corpus = open_corpus(config.data, "validation", config.vocab_size)
         same = SameTokens(corpus, self.lengths, at_most=self.tokens)
         losses = loss_by_length(model, same, device=device)
@@ -60,17 +62,17 @@ class LossEvaluation:
             at_most = max(1, self.tokens // longest)
             by_position = loss_by_position(model, corpus, longest, at_most=at_most, device=device)
         return {
-            "losses": [asdict(row) for row in losses],
-            "by_position": [asdict(row) for row in by_position],
+            "losses": tuple(losses),
+            "by_position": tuple(by_position),
             "corpus": corpus.fingerprint(),
         }
 
 
 @dataclass(frozen=True)
 class AttentionEvaluation:
-    """What attention does in contexts of `lengths` tokens that end alike: `analysis` says how.
+    """Attention in contexts of `lengths` tokens that end with the same ones: see `analysis`.
 
-    `ratio` is that of the ranges of distance, and `recent` how many tokens are the nearest.
+    `ratio` is that of the ranges of distance, `recent` the number of tokens that count as nearest.
     """
 
     lengths: tuple[int, ...]
@@ -94,12 +96,15 @@ class AttentionEvaluation:
             ratio=self.ratio,
             recent=self.recent,
         )
-        return {"attention": [it.to_dict() for it in found], "corpus": corpus.fingerprint()}
+        return {
+            "attention": tuple(from_json(LengthAttention, it.to_dict()) for it in found),
+            "corpus": corpus.fingerprint(),
+        }
 
 
 @dataclass(frozen=True)
 class NeedleEvaluation:
-    """The needles found at `lengths` in so many `examples`, by length and by ranges of depth."""
+    """Needles found at `lengths` in `examples` texts each, by length and by ranges of depth."""
 
     lengths: tuple[int, ...]
     examples: int
@@ -120,14 +125,14 @@ class NeedleEvaluation:
             for result in find_needles(model, task, length, self.examples, device=device)
         ]
         return {
-            "needles": needle_table(results, depth_edges(self.depths)),
+            "needles": from_json(NeedleTable, needle_table(results, depth_edges(self.depths))),
             "corpus": open_corpus(config.data, "validation", config.vocab_size).fingerprint(),
         }
 
 
 @dataclass(frozen=True)
 class RecallEvaluation:
-    """The values recalled at `lengths` in so many `examples`."""
+    """Values recalled at `lengths` in `examples` sequences each."""
 
     lengths: tuple[int, ...]
     examples: int
@@ -145,19 +150,22 @@ class RecallEvaluation:
             for length in self.lengths
         }
         return {
-            "recall": [{"length": length, **share.to_dict()} for length, share in shares.items()]
+            "recall": tuple(
+                from_json(RecallShare, {"length": length, **share.to_dict()})
+                for length, share in shares.items()
+            )
         }
 
 
 def _needles(config: TrainingConfig) -> NeedleTask:
     task = open_task(config, "validation", HELD_OUT)
     if not isinstance(task, NeedleTask):
-        raise ValueError(f"task must be needles, for needles to be found, got {config.task!r}")
+        raise ValueError(f"task must be 'needles' to measure needles found, got {config.task!r}")
     return task
 
 
 def _recall(config: TrainingConfig) -> RecallTask:
     task = open_task(config, "validation", HELD_OUT)
     if not isinstance(task, RecallTask):
-        raise ValueError(f"task must be recall, for values to be recalled, got {config.task!r}")
+        raise ValueError(f"task must be 'recall' to measure values recalled, got {config.task!r}")
     return task

@@ -2,8 +2,8 @@
 
     sia reproduce recall
 
-Models are trained from nothing on pairs of keys and values in noise, and asked for the values of keys in
-contexts up to 16 times as long. It tells what a scheme can find from what it knows of language.
+Models are trained from scratch on pairs of keys and values in noise, and asked for the values of keys in
+contexts up to 16 times as long. This separates what a scheme can find from what it knows of language.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,11 +11,10 @@ from typing import Any
 
 from ... import schemes
 from .evaluations import RecallEvaluation
-from .scales import SCALES
-from .table1 import SEEDS
-from .trials import Trial
+from .scales import SCALES, SEEDS, changed
+from .trials import TrainingTrial
 
-# So few values that knowing which are there says little of the one asked for.
+# So few values that knowing which ones occur says little about the one asked for.
 TASK = {"keys": 16, "values": 4, "noise": 16, "pairs": 8, "queries": 8}
 LENGTH = 64
 RECIPE: Mapping[str, Any] = {
@@ -37,19 +36,22 @@ RECIPE: Mapping[str, Any] = {
 EVALUATION = RecallEvaluation((LENGTH, 4 * LENGTH, 16 * LENGTH), examples=64)
 
 
-def trials(
+def recall_trials(
+    scale: str = "mini",
     names: Sequence[str] = (),
     seeds: Sequence[int] = SEEDS,
     changes: Mapping[str, Any] | None = None,
-    evaluation: RecallEvaluation = EVALUATION,
-) -> list[Trial]:
-    """All trials, seed by seed.
+    evaluation: Mapping[str, Any] | None = None,
+) -> list[TrainingTrial]:
+    """All trials, seed by seed; `scale` must be "mini", the only one.
 
-    >>> [trial.name for trial in trials(("rope", "yarn"), seeds=(0,))]
+    >>> [trial.name for trial in recall_trials("mini", ("rope", "yarn"), seeds=(0,))]
     ['recall-rope-seed-0', 'recall-yarn-seed-0']
     """
+    if scale != "mini":
+        raise ValueError(f"recall has the scale 'mini' alone, got {scale!r}")
     return [
-        _trial(name, seed, {**RECIPE, **(changes or {})}, evaluation)
+        _trial(name, seed, {**RECIPE, **(changes or {})}, changed(EVALUATION, evaluation))
         for seed in seeds
         for name in names or schemes.names()
     ]
@@ -57,9 +59,9 @@ def trials(
 
 def _trial(
     scheme: str, seed: int, changes: Mapping[str, Any], evaluation: RecallEvaluation
-) -> Trial:
-    made = SCALES["mini"].trial(scheme, seed, changes)
-    as_other = None
-    if made.trained_as is not None:
-        as_other = _trial(schemes.trained_as(scheme), seed, changes, evaluation)
-    return Trial(f"recall-{made.name}", made.config, evaluation, as_other)
+) -> TrainingTrial:
+    like = SCALES["mini"].trial(scheme, seed, changes)
+    trained_as = None
+    if like.trained_as is not None:
+        trained_as = _trial(schemes.trained_as(scheme), seed, changes, evaluation)
+    return TrainingTrial(f"recall-{like.name}", like.config, evaluation, trained_as)

@@ -1,25 +1,30 @@
-"""Many trials, each recorded when it is done and never done twice.
+"""Running many trials: each is recorded when it is done, and none is done twice.
 
-Small ones run side by side, each on one core; large ones in turn, each on all devices that torchrun was
-given.
+Small trials run side by side, each on one core; large ones in turn, each on all devices that torchrun
+was given.
 """
 
+import multiprocessing
+import os
+import signal
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 
 from ...training.loop import Progress
 from ...training.ranks import open_ranks
-from .records import Record
-from .training_trials import steps_made, train_trial
-from .trials import Trial, check_recordable, make_record, recorded
-from .workers import Worker
+from ..records import Record
+from .trials import Trial, check_recordable, find_record, record_trial
 
-# How often a run is looked at that is going on, in seconds.
+# Seconds between two looks at trainings that are running.
 GLANCE = 1.0
+
+TrialT = TypeVar("TrialT", bound=Trial[Any])
 
 
 def _ignore(*news: object) -> None:
@@ -27,91 +32,174 @@ def _ignore(*news: object) -> None:
 
 
 def run_side_by_side(
-    trials: Sequence[Trial],
+    trials: Sequence[TrialT],
     runs: Path,
     results: Path,
     *,
     workers: int,
     watch: Callable[[Mapping[str, int]], object] = _ignore,
-    done: Callable[[Trial, Record], object] = _ignore,
+    done: Callable[[TrialT, Record[Any]], object] = _ignore,
 ) -> None:
     """Train and record what is not recorded yet, `workers` trainings at a time, each on one core.
 
-    A trial that fails, or is stopped by Ctrl-C, ends all; what is recorded stays, and what is trained in
-    part goes on when this is called again.
+    A trial that fails, or Ctrl-C, ends all of them. Records stay; trainings that were interrupted resume
+    when this is called again.
 
     Args:
-        trials: in the order in which they are to start.
-        runs: the folder for the folders of their trainings.
-        results: the folder for their records.
-        workers: how many at a time.
-        watch: called now and then with the steps made in each trial, by its name.
-        done: called with each record, those that are there first.
+        trials: in the order in which they start.
+        runs: folder for the folders of their trainings.
+        results: folder for their records.
+        workers: number of trainings at a time.
+        watch: called now and then with the steps done in each trial, by its name.
+        done: called with each record, first with those that exist already.
     """
-    remaining: dict[str, list[Trial]] = {}
+    remaining: dict[str, list[TrialT]] = {}
     for trial, record in _with_records(trials, results):
         if record is None:
-            remaining.setdefault(trial.training.name, []).append(trial)
+            remaining.setdefault(trial.training_name, []).append(trial)
         else:
             done(trial, record)
     waiting = list(remaining.values())
-    going: list[Worker] = []
+    running: list[Worker] = []
     try:
-        while waiting or going:
-            while waiting and len(going) < workers:
-                going.append(Worker(waiting.pop(0), runs, results))
-            answered = wait([worker.answer for worker in going], timeout=GLANCE)
-            for worker in [worker for worker in going if worker.answer in answered]:
-                going.remove(worker)
+        while waiting or running:
+            while waiting and len(running) < workers:
+                running.append(Worker(waiting.pop(0), runs, results))
+            answered = wait([worker.answer for worker in running], timeout=GLANCE)
+            for worker in [worker for worker in running if worker.answer in answered]:
+                running.remove(worker)
                 for trial, record in zip(worker.group, worker.records(), strict=True):
                     done(trial, record)
             unfinished = {trial.name for group in waiting for trial in group}
-            unfinished |= {trial.name for worker in going for trial in worker.group}
+            unfinished |= {trial.name for worker in running for trial in worker.group}
             watch(
                 {
-                    trial.name: steps_made(trial, runs) if trial.name in unfinished else trial.steps
+                    trial.name: trial.steps_trained(runs)
+                    if trial.name in unfinished
+                    else sum(trial.training_steps.values())
                     for trial in trials
                 }
             )
     finally:
-        for worker in going:
+        for worker in running:
             worker.stop()
 
 
 def run_in_turn(
-    trials: Sequence[Trial],
+    trials: Sequence[TrialT],
     runs: Path,
     results: Path,
     *,
     device: torch.device | str | None = None,
-    watch: Callable[[Progress], object] = _ignore,
+    watch: Callable[[TrialT, Progress], object] = _ignore,
     notice: Callable[[str], object] = _ignore,
-    done: Callable[[Trial, Record], object] = _ignore,
+    done: Callable[[TrialT, Record[Any]], object] = _ignore,
 ) -> None:
-    """Train and record what is not recorded yet, one after the other, each on all ranks of torchrun.
+    """Train and record what is not recorded yet, one trial after the other, each on all ranks.
 
-    Broken off, it goes on when it is called again. Folders as for :func:`run_side_by_side`; `device`,
-    `watch` and `notice` as for ``train``. `done` is called with each record, on rank 0.
+    Resumes when it is called again. Folders as for :func:`run_side_by_side`; `device` and `notice` as
+    for ``train``. `watch` is called with every step of a trial, `done` with each record, on rank 0.
     """
     with open_ranks(device) as ranks:
         for trial, record in _with_records(trials, results):
             if record is None:
-                folder = runs / trial.training.name
                 if ranks.rank == 0:
-                    notice(f"{trial.name}, in {folder}")
-                model = train_trial(trial, runs, device=device, watch=watch, notice=notice)
-                made = ranks.on_first(
-                    partial(make_record, trial, model, folder, results, ranks.device)
+                    notice(f"{trial.name}, in {runs / trial.training_name}")
+                model = trial.train(runs, device=device, watch=partial(watch, trial), notice=notice)
+                record = ranks.on_first(
+                    partial(record_trial, trial, model, runs, results, ranks.device)
                 )
-            else:
-                made = record
-            if ranks.rank == 0 and made is not None:
-                done(trial, made)
+            if ranks.rank == 0 and record is not None:
+                done(trial, record)
 
 
-def _with_records(trials: Sequence[Trial], results: Path) -> list[tuple[Trial, Record | None]]:
-    """Trials with their records, once it is known that the others can be evaluated and recorded."""
-    found = [(trial, recorded(trial, results)) for trial in trials]
+def total_steps(trials: Sequence[Trial[Any]]) -> int:
+    """Steps of all trainings that trials need, each training once."""
+    return sum({name: n for trial in trials for name, n in trial.training_steps.items()}.values())
+
+
+def steps_done(trials: Sequence[Trial[Any]], steps: Mapping[str, int]) -> int:
+    """Steps done of all trainings, each training once, from the steps done in each trial."""
+    done: dict[str, int] = {}
+    for trial in trials:
+        left = steps.get(trial.name, 0)
+        for name, whole in trial.training_steps.items():
+            done[name] = max(done.get(name, 0), min(left, whole))
+            left = max(0, left - whole)
+    return sum(done.values())
+
+
+def _with_records(
+    trials: Sequence[TrialT], results: Path
+) -> list[tuple[TrialT, Record[Any] | None]]:
+    """Trials with their records, once all others are known to be recordable."""
+    found = [(trial, find_record(trial, results)) for trial in trials]
     for trial in (trial for trial, record in found if record is None):
         check_recordable(trial, results)
     return found
+
+
+class WorkerDiedError(RuntimeError):
+    """A worker process was killed from outside."""
+
+
+class Worker:
+    """A process that trains and records trials which share a training, on one core.
+
+    It is spawned, because torch's threads do not survive a fork, and ends with the process that
+    started it.
+    """
+
+    def __init__(self, group: Sequence[Any], runs: Path, results: Path) -> None:
+        self.group = group
+        context = multiprocessing.get_context("spawn")
+        self.answer, sender = context.Pipe(duplex=False)
+        self._process = context.Process(
+            target=_work, args=(group, runs, results, os.getpid(), sender), daemon=True
+        )
+        self._process.start()
+        # The worker alone holds the other end, so that its death is noticed.
+        sender.close()
+
+    def records(self) -> list[Record[Any]]:
+        """The records of its trials, once it has answered; an error of the worker is raised here."""
+        try:
+            outcome = self.answer.recv()
+        except EOFError as error:
+            self._process.join()
+            raise WorkerDiedError(
+                f"the process of {self.group[0].name} was killed (exit code "
+                f"{self._process.exitcode}), perhaps for lack of memory. Rerun the same command to "
+                f"resume, with fewer workers if need be"
+            ) from error
+        self._process.join()
+        if isinstance(outcome, BaseException):
+            raise outcome
+        records: list[Record[Any]] = outcome
+        return records
+
+    def stop(self) -> None:
+        """Let it save a checkpoint and end."""
+        self._process.terminate()
+        self._process.join()
+
+
+def _work(
+    group: Sequence[Trial[Any]], runs: Path, results: Path, parent: int, answer: Connection
+) -> None:
+    def end_with_parent(progress: Progress) -> None:
+        # A parent that was killed cannot ask for a stop: ask as it would have.
+        if os.getppid() != parent:
+            signal.raise_signal(signal.SIGTERM)
+
+    outcome: list[Record[Any]] | BaseException
+    try:
+        torch.set_num_threads(1)
+        cpu = torch.device("cpu")
+        model = group[0].train(runs, device="cpu", watch=end_with_parent)
+        outcome = [record_trial(trial, model, runs, results, cpu) for trial in group]
+    except BaseException as error:
+        outcome = error
+    # The parent may be gone.
+    with suppress(BrokenPipeError):
+        answer.send(outcome)

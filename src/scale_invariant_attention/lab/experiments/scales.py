@@ -1,20 +1,28 @@
-"""The scales of an experiment: in miniature on CPUs, and as in the paper on GPUs."""
+"""Scales of the experiments: in miniature on CPUs, and the paper's own on GPUs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from ... import schemes
+from ...arguments import did_you_mean
+from ...schemes.distance import ScaleInvariant
+from ...schemes.rotary import ProportionalRoPE, TruncatedRoPE
 from ...training import recipe
-from .evaluations import LossEvaluation
-from .trials import Trial
+from .evaluations import Evaluation, LossEvaluation
+from .trials import TrainingTrial
+
+SEEDS = (0, 1, 2)
+
+EvaluationT = TypeVar("EvaluationT", bound=Evaluation)
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The recipe of all trainings of an experiment, what is measured, and what belongs to its length.
+    """The recipe of all trainings at a scale, its evaluation, and the options of its schemes.
 
-    `base` is that of p-RoPE, the same in every scheme that has it; so is `tau`.
+    `base` belongs to the training length; every scheme with p-RoPE has it. Every scheme with the
+    scale-invariant transform has `tau`.
     """
 
     recipe: str
@@ -23,39 +31,68 @@ class Scale:
     tau: float
 
     def trial(
-        self, scheme: str, seed: int, changes: Mapping[str, Any] | None = None, **options: Any
-    ) -> Trial:
-        """A training of a scheme, named by the scheme, `options` of its own and the seed.
+        self,
+        scheme: str,
+        seed: int,
+        changes: Mapping[str, Any] | None = None,
+        evaluation: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> TrainingTrial:
+        """A training of a scheme, named after the scheme, its `options` and the seed.
 
-        `changes` are those of the recipe, which the name does not tell.
+        `changes` are fields of the training, `evaluation` fields of its evaluation: neither is in the
+        name.
 
         >>> SCALES["mini"].trial("scale-invariant-p-rope", seed=0, tau=0.1).name
         'scale-invariant-p-rope-tau-0.1-seed-0'
-        >>> SCALES["mini"].trial("yarn", seed=1).training.name
+        >>> SCALES["mini"].trial("yarn", seed=1).training_name
         'rope-seed-1'
         """
         changes = changes or {}
-        own = "".join(f"-{name}-{number(value)}" for name, value in options.items())
+        suffix = "".join(f"-{name}-{number(value)}" for name, value in options.items())
         given = changes.get("scheme_options", {})
         fields = {
             "scheme": scheme,
-            "scheme_options": {**self._options(scheme), **given, **options},
+            "scheme_options": {**self.scheme_options(scheme), **given, **options},
             "seed": seed,
         }
         trained_as = schemes.trained_as(scheme)
         # Options may be such as only the scheme itself has.
         shares = trained_as != scheme and not options and "scheme_options" not in changes
-        return Trial(
-            f"{scheme}{own}-seed-{seed}",
+        return TrainingTrial(
+            f"{scheme}{suffix}-seed-{seed}",
             recipe(self.recipe, **{**changes, **fields}),
-            self.evaluation,
-            self.trial(trained_as, seed, changes) if shares else None,
+            changed(self.evaluation, evaluation),
+            self.trial(trained_as, seed, changes, evaluation) if shares else None,
         )
 
-    def _options(self, scheme: str) -> dict[str, float]:
-        has_base = scheme.endswith("p-rope")
-        has_tau = "tau" in schemes.options(scheme)
-        return ({"base": self.base} if has_base else {}) | ({"tau": self.tau} if has_tau else {})
+    def scheme_options(self, scheme: str) -> dict[str, float]:
+        """The options of a scheme that this scale sets.
+
+        >>> SCALES["mini"].scheme_options("scale-invariant-p-rope")
+        {'base': 16.0, 'tau': 10.0}
+        """
+        slots, names = schemes.get(scheme), schemes.options(scheme)
+        filled = {
+            "base": isinstance(slots.rotary, TruncatedRoPE | ProportionalRoPE),
+            "tau": isinstance(slots.distance, ScaleInvariant),
+        }
+        return {name: getattr(self, name) for name in filled if filled[name] and name in names}
+
+
+def scale_named(name: str) -> Scale:
+    """The scale with this name."""
+    if name not in SCALES:
+        raise ValueError(
+            f"there is no scale {name!r}{did_you_mean(name, SCALES)}; the scales are: "
+            f"{', '.join(SCALES)}"
+        )
+    return SCALES[name]
+
+
+def changed(evaluation: EvaluationT, changes: Mapping[str, Any] | None) -> EvaluationT:
+    """An evaluation with some fields changed."""
+    return replace(evaluation, **dict(changes or {}))
 
 
 def number(value: float) -> str:

@@ -1,12 +1,12 @@
-"""Table 2: needles found at the trained length and beyond it, for every scheme, with three seeds.
+"""Table 2: needles found at the training length and beyond it, for every scheme, with three seeds.
 
     sia reproduce table2 --scale mini        on CPUs, about two hours on two cores, and as much again
-                                             where the models of table1 are gone
+                                             where the models of table1 are not there
     torchrun --nproc-per-node 8 -m scale_invariant_attention.cli reproduce table2 --scale paper
 
-Every model of Table 1 is trained a little more, to tell at the end of a text what was hidden in it.
-Those whose folders are gone are trained again first. Expected, as in the paper: every scheme finds
-needles at the trained length; beyond it RoPE and ALiBi find none, and scale-invariant p-RoPE does.
+Every model of Table 1 is fine-tuned to answer, at the end of a text, what was hidden in it. Models whose
+folders are not there are trained first. Expected, as in the paper: every scheme finds needles at the
+training length; beyond it RoPE and ALiBi find none, and scale-invariant p-RoPE does.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,11 +16,10 @@ from typing import Any
 from ... import schemes
 from ...training import TrainingConfig
 from .evaluations import NeedleEvaluation
-from .scales import Scale
-from .table1 import SEEDS
-from .trials import Trial
+from .scales import SEEDS, changed, scale_named
+from .trials import TrainingTrial
 
-# What a model must have alike before and after, and how it is computed.
+# Fields that training and fine-tuning must have in common: the model, and how it is computed.
 SHARED = (
     *("scheme_options", "vocab_size", "layers", "width", "heads", "qk_norm", "length"),
     *("precision", "backend", "compile", "checkpoint_activations", "parallel"),
@@ -29,57 +28,59 @@ SHARED = (
 
 @dataclass(frozen=True)
 class FineTuning:
-    """How models learn to find needles: what changes of their recipe, and what is measured."""
+    """Changes to the recipe of a training that make it a fine-tuning on needles, and its evaluation."""
 
     changes: Mapping[str, Any]
     evaluation: NeedleEvaluation
 
 
-def trials(
-    scale: Scale,
-    tuning: FineTuning,
+def needle_trials(
+    scale: str = "mini",
     names: Sequence[str] = (),
     seeds: Sequence[int] = SEEDS,
     changes: Mapping[str, Any] | None = None,
+    evaluation: Mapping[str, Any] | None = None,
     before: Mapping[str, Any] | None = None,
-) -> list[Trial]:
-    """All trials, seed by seed.
+) -> list[TrainingTrial]:
+    """The trials of Table 2, seed by seed.
 
-    `changes` are those of the fine-tuning, `before` those of the training that it starts from; what both
-    must have alike need be given once.
+    `changes` are fields of the fine-tuning, `before` fields of the training that it starts from; fields
+    that both must have in common need be given once. `evaluation` are fields of the evaluation.
 
-    >>> from scale_invariant_attention.lab.experiments.scales import SCALES
-    >>> [trial] = trials(SCALES["mini"], FINE_TUNING["mini"], ("yarn",), seeds=(0,))
+    >>> [trial] = needle_trials("mini", ("yarn",), seeds=(0,))
     >>> trial.name, [training.name for training in trial.trainings]
     ('needles-yarn-seed-0', ['rope-seed-0', 'needles-rope-seed-0'])
     """
+    scale_named(scale)
     return [
-        _trial(scale, tuning, name, seed, changes or {}, before or {})
+        _trial(scale, name, seed, changes or {}, evaluation or {}, before or {})
         for seed in seeds
         for name in names or schemes.names()
     ]
 
 
 def _trial(
-    scale: Scale,
-    tuning: FineTuning,
+    scale: str,
     scheme: str,
     seed: int,
     changes: Mapping[str, Any],
+    evaluation: Mapping[str, Any],
     before: Mapping[str, Any],
-) -> Trial:
+) -> TrainingTrial:
+    tuning = FINE_TUNING[scale]
     shared = {name: value for name, value in changes.items() if name in SHARED}
-    start = scale.trial(scheme, seed, {**before, **shared})
-    fields = {**start.config.to_dict(), **tuning.changes, **changes, "start": start.training.name}
-    shares = start.trained_as is not None
-    return Trial(
+    start = scale_named(scale).trial(scheme, seed, {**before, **shared})
+    fields = {**start.config.to_dict(), **tuning.changes, **changes, "start": start.training_name}
+    trained_as = None
+    if start.trained_as is not None:
+        other = schemes.trained_as(scheme)
+        trained_as = _trial(scale, other, seed, changes, evaluation, before)
+    return TrainingTrial(
         f"needles-{scheme}-seed-{seed}",
         TrainingConfig.from_dict(fields),
-        tuning.evaluation,
-        _trial(scale, tuning, schemes.trained_as(scheme), seed, changes, before)
-        if shares
-        else None,
-        None if shares else start,
+        changed(tuning.evaluation, evaluation),
+        trained_as,
+        None if trained_as is not None else start,
     )
 
 

@@ -1,30 +1,49 @@
-"""Table 4: a trained RoPE model converted to every scheme and trained on, and its loss beyond L.
+"""Table 4: a trained RoPE model converted to every scheme and fine-tuned, and its loss by length.
 
     sia reproduce table4 --scale mini        on a CPU, about half an hour on one core
 
-The paper continues Llama-2-7B; the miniature first trains a Llama of less than a million parameters with
-RoPE on the source of Python's standard library, and converts that. Expected, as in the paper: what is
-converted to scale-invariant p-RoPE is a little worse at the trained length, and holds beyond it. Whether
-it does here, calibrated or not, is in REPRODUCTION.md.
+The paper continues the pretraining of Llama-2-7B. The miniature first trains a Llama of less than a
+million parameters with RoPE on the source of Python's standard library, and converts that. Expected, as
+in the paper: a model converted to scale-invariant p-RoPE is a little worse at the training length, and
+holds beyond it. REPRODUCTION.md shows whether it does here, calibrated or not.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from math import nan
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ... import schemes
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ... import huggingface, schemes
 from ...arguments import did_you_mean
-from ...huggingface.continued_pretraining import PretrainingRecipe
+from ...data import SameTokens, Windows, standard_library
+from ...evaluation import loss_by_length
+from ...files import locked
+from ...huggingface.continued_pretraining import (
+    PretrainingRecipe,
+    continue_pretraining,
+    training_log,
+)
+from ...provenance import provenance
+from ...schemes.distance import ScaleInvariant
+from ...schemes.rotary import YaRN
+from ...training.loop import Progress
+from ..measurements import Provenance
+from ..records import Layout, Record, TrainingCurve, rounded_curve
 from ..schema import from_json
 from .evaluations import LossEvaluation
-from .scales import SCALES
+from .scales import SCALES, changed
 
-OURS = "scale-invariant-p-rope"
-# In the order of the paper; those that it does not fine-tune read with the weights that are there.
+# The paper's schemes, in its order, and those that it does not fine-tune.
 SCHEMES = (
     *("rope", "p-rope", "nope", "rope-ntk", "yarn", "logn-rope", "logn-p-rope", "logn-ntk"),
-    *("alibi", OURS),
+    *("alibi", "scale-invariant-p-rope"),
 )
 NOT_CONTINUED = ("rope", "rope-ntk")
 
@@ -63,10 +82,26 @@ CONTINUED = PretrainingRecipe(
 )
 EVALUATION = LossEvaluation((256, 1024, 4096), 65_536)
 
+# Sequences of the training text that calibration measures scores on.
+CALIBRATION_ROWS = 16
+
+# The order of the fields in a file of Table 4.
+LAYOUT = Layout(
+    (
+        *("config", "evaluation", "trained_as", "losses"),
+        *("training", "seconds", "corpus", "provenance"),
+    )
+)
+
 
 @dataclass(frozen=True)
 class ConversionConfig:
-    """Configuration of a conversion, as it is recorded."""
+    """A scheme that the first model is converted to, and the recipes of both trainings.
+
+    `calibrated` divides the scores of every head by their spread before the transform. `continued` is
+    None for a model that is not fine-tuned. `seed` is that of the first weights and sequences, whatever
+    the recipes say; fine-tuning has the next one.
+    """
 
     scheme: str
     seed: int
@@ -75,6 +110,12 @@ class ConversionConfig:
     first: PretrainingRecipe
     continued: PretrainingRecipe | None
     scheme_options: Mapping[str, Any]
+
+    @property
+    def label(self) -> str:
+        """The scheme, and what was done besides or left out."""
+        calibrated = ", calibrated" if self.calibrated else ""
+        return f"{self.scheme}{calibrated}" + (", not fine-tuned" if self.continued is None else "")
 
     def to_dict(self) -> dict[str, Any]:
         """The fields, as JSON can hold them."""
@@ -87,67 +128,190 @@ class ConversionConfig:
 
 
 @dataclass(frozen=True)
-class Conversion:
-    """A scheme that the first model is converted to, and how it is trained on, if it is.
+class ConversionTrial:
+    """A Llama that is trained, converted, fine-tuned if its configuration says so, and evaluated."""
 
-    `calibrated` divides the scores of every head by their spread before the transform. `seed` is that of
-    the first weights and sequences, whatever the recipes say; the continued training has the next one.
-    """
-
-    scheme: str
-    seed: int = 0
-    calibrated: bool = False
-    model: Mapping[str, Any] = field(default_factory=lambda: dict(LLAMA))
-    first: PretrainingRecipe = FIRST
-    continued: PretrainingRecipe | None = CONTINUED
+    config: ConversionConfig
     evaluation: LossEvaluation = EVALUATION
 
     @property
     def name(self) -> str:
-        """That of its folder and its record.
+        """Name of the record, and of the folder of the fine-tuning.
 
-        >>> Conversion("alibi", seed=1).name
+        >>> conversion_trials(names=("alibi",), seeds=(1,))[0].name
         'table4-alibi-seed-1'
         """
-        calibrated = "-calibrated" if self.calibrated else ""
-        bare = self.continued is None and self.scheme not in NOT_CONTINUED
+        config = self.config
+        calibrated = "-calibrated" if config.calibrated else ""
+        bare = config.continued is None and config.scheme not in NOT_CONTINUED
         untrained = "-untrained" if bare else ""
-        return f"table4-{self.scheme}{calibrated}{untrained}-seed-{self.seed}"
+        return f"table4-{config.scheme}{calibrated}{untrained}-seed-{config.seed}"
 
     @property
     def first_name(self) -> str:
-        """That of the folder of the first training, which all schemes of a seed share."""
-        return f"table4-first-seed-{self.seed}"
+        """Name of the first training, which all schemes of a seed share."""
+        return f"table4-first-seed-{self.config.seed}"
 
     @property
-    def trainings(self) -> dict[str, int]:
-        """The steps of what has to be trained for it, by the names of their folders.
+    def training_name(self) -> str:
+        """See :class:`Trial`."""
+        return self.first_name if self.config.continued is None else self.name
 
-        >>> Conversion("alibi").trainings
+    @property
+    def training_steps(self) -> dict[str, int]:
+        """See :class:`Trial`.
+
+        >>> conversion_trials(names=("alibi",))[0].training_steps
         {'table4-first-seed-0': 300, 'table4-alibi-seed-0': 30}
         """
-        own = {} if self.continued is None else {self.name: self.continued.steps}
-        return {self.first_name: self.first.steps} | own
+        steps = {self.first_name: self.config.first.steps}
+        if self.config.continued is not None:
+            steps[self.name] = self.config.continued.steps
+        return steps
 
     @property
-    def options(self) -> dict[str, Any]:
-        """Of the scheme: base and tau of the miniature, and what transformers' YaRN asks for.
+    def printed_config(self) -> dict[str, Any]:
+        """See :class:`Trial`."""
+        fields = self.config.to_dict()
+        options = fields.pop("scheme_options")
+        return fields | {"evaluation": asdict(self.evaluation), "options": options}
 
-        >>> Conversion("scale-invariant-p-rope").options
-        {'base': 16.0, 'tau': 10.0}
+    def check(self) -> None:
+        """See :class:`Trial`; the standard library is there for every evaluation."""
+
+    def train(
+        self,
+        runs: Path,
+        *,
+        device: torch.device | str | None = None,
+        watch: Callable[[Progress], object] = lambda progress: None,
+        notice: Callable[[str], object] = lambda text: None,
+    ) -> Any:
+        """See :class:`Trial`; always on the CPU.
+
+        Several processes may train different schemes: one does the first training, the others wait.
         """
-        scale = SCALES["mini"]
-        if self.scheme == "yarn":
-            return {"factor": max(self.evaluation.lengths) / self.model["max_position_embeddings"]}
-        has_base = self.scheme.endswith("p-rope")
-        has_tau = "tau" in schemes.options(self.scheme)
-        return ({"base": scale.base} if has_base else {}) | ({"tau": scale.tau} if has_tau else {})
+        config = self.config
+        model = self.convert(self.first_model(runs, watch))
+        if config.continued is None:
+            return model
+        # Another order of the sequences than in the first training.
+        recipe = replace(config.continued, seed=config.seed + 1)
+        return self._continue(model, runs / self.name, recipe, config.first.steps, watch)
+
+    def first_model(
+        self, runs: Path, watch: Callable[[Progress], object] = lambda progress: None
+    ) -> Any:
+        """The model with RoPE that is converted: trained, resumed or opened."""
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        folder = runs / self.first_name
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.manual_seed(self.config.seed)
+        model = LlamaForCausalLM(LlamaConfig(**self.config.model))
+        with locked(folder):
+            recipe = replace(self.config.first, seed=self.config.seed)
+            return self._continue(model, folder, recipe, 0, watch)
+
+    def convert(self, model: Any) -> Any:
+        """The model with the scheme, before fine-tuning."""
+        config = self.config
+        if not config.calibrated:
+            return huggingface.convert(model, config.scheme, **config.scheme_options)
+        # Scores are measured with the rotary that the model is going to have.
+        base = {name: it for name, it in config.scheme_options.items() if name == "base"}
+        huggingface.convert(model, "p-rope", **base)
+        rows = Windows(
+            standard_library("train"),
+            length=config.first.length,
+            batch_size=CALIBRATION_ROWS,
+            order="shuffled",
+            seed=config.seed,
+        )
+        scores = huggingface.measure_scores(model, [rows[0][0]])
+        return huggingface.convert(
+            model, config.scheme, calibration=scores.without_mean, **config.scheme_options
+        )
+
+    def steps_trained(self, runs: Path) -> int:
+        """See :class:`Trial`: a training counts when it is done."""
+        done = [n for name, n in self.training_steps.items() if (runs / name / "model").exists()]
+        return sum(done)
+
+    def measure(self, model: Any, runs: Path, device: torch.device) -> Record[ConversionConfig]:
+        """See :class:`Trial`."""
+        log = training_log(runs / self.training_name)
+        # Ascending, and on a model that has read nothing longer: dynamic NTK remembers the longest text.
+        same = SameTokens(
+            standard_library("validation"),
+            sorted(self.evaluation.lengths),
+            at_most=self.evaluation.tokens,
+        )
+        return Record(
+            name=self.name,
+            config=self.config,
+            evaluation=self.evaluation,
+            trained_as=self.training_name,
+            losses=tuple(loss_by_length(TokenLosses(model), same)),
+            corpus=standard_library("validation").fingerprint(),
+            training=TrainingCurve(rounded_curve(log["loss"]), rounded_curve(log["grad_norm"])),
+            seconds=round(sum(log["seconds"]), 1),
+            provenance=Provenance(**provenance(), transformers=version("transformers")),
+            layout=LAYOUT,
+        )
+
+    def _continue(
+        self,
+        model: Any,
+        folder: Path,
+        recipe: PretrainingRecipe,
+        before: int,
+        watch: Callable[[Progress], object],
+    ) -> Any:
+        """Train, resume or open the training in a folder, after `before` steps of other trainings."""
+        from transformers.utils.logging import disable_progress_bar
+
+        disable_progress_bar()
+        steps = sum(self.training_steps.values())
+
+        def show(step: int, loss: float) -> None:
+            watch(Progress(before + step, steps, loss, nan, nan, nan, None))
+
+        return continue_pretraining(
+            model, standard_library("train"), folder, recipe, watch=show, use_cpu=True
+        )
 
 
-def trials(names: Sequence[str] = (), seeds: Sequence[int] = (0,)) -> list[Conversion]:
-    """All conversions, seed by seed; ours also calibrated, and both as they are before any training.
+class TokenLosses:
+    """A model of transformers as evaluation takes it: the loss of every token.
 
-    >>> for trial in trials(("rope", "scale-invariant-p-rope")):
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> config = LlamaConfig(hidden_size=64, num_hidden_layers=1, num_attention_heads=4, vocab_size=256)
+    >>> tokens = torch.randint(256, (2, 8))
+    >>> TokenLosses(LlamaForCausalLM(config))(tokens, tokens).shape
+    torch.Size([2, 8])
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model.eval()
+
+    def __call__(self, tokens: Tensor, targets: Tensor, *, reduction: str = "none") -> Tensor:
+        """Losses ``[B, L]``, or their mean or sum."""
+        logits = self._model(tokens, use_cache=False).logits.float()
+        return F.cross_entropy(logits.transpose(1, 2), targets, reduction=reduction)
+
+
+def conversion_trials(
+    scale: str = "mini",
+    names: Sequence[str] = (),
+    seeds: Sequence[int] = (0,),
+    evaluation: Mapping[str, Any] | None = None,
+) -> list[ConversionTrial]:
+    """The trials of Table 4, seed by seed.
+
+    The scale-invariant scheme is also calibrated, and both are also measured before fine-tuning.
+
+    >>> for trial in conversion_trials(names=("rope", "scale-invariant-p-rope")):
     ...     print(trial.name)
     table4-rope-seed-0
     table4-scale-invariant-p-rope-seed-0
@@ -155,22 +319,43 @@ def trials(names: Sequence[str] = (), seeds: Sequence[int] = (0,)) -> list[Conve
     table4-scale-invariant-p-rope-untrained-seed-0
     table4-scale-invariant-p-rope-calibrated-untrained-seed-0
     """
+    if scale != "mini":
+        raise ValueError(
+            f"table4 has the scale mini alone, got {scale!r}: for a model of your own see "
+            f"continue_pretraining in docs/huggingface.md"
+        )
     for name in names:
         if name not in SCHEMES:
             raise ValueError(
                 f"Table 4 has no scheme {name!r}{did_you_mean(name, SCHEMES)}; its schemes are: "
                 f"{', '.join(SCHEMES)}"
             )
-    return [trial for seed in seeds for name in names or SCHEMES for trial in _of(name, seed)]
-
-
-def _of(scheme: str, seed: int) -> list[Conversion]:
-    if scheme in NOT_CONTINUED:
-        return [Conversion(scheme, seed, continued=None)]
-    if scheme != OURS:
-        return [Conversion(scheme, seed)]
+    measured = changed(EVALUATION, evaluation)
     return [
-        Conversion(scheme, seed, calibrated, continued=continued)
-        for continued in (CONTINUED, None)
-        for calibrated in (False, True)
+        ConversionTrial(config, measured)
+        for seed in seeds
+        for name in names or SCHEMES
+        for config in _configs(name, seed)
     ]
+
+
+def _configs(scheme: str, seed: int) -> list[ConversionConfig]:
+    ways: list[tuple[bool, PretrainingRecipe | None]] = [(False, CONTINUED)]
+    if scheme in NOT_CONTINUED:
+        ways = [(False, None)]
+    elif isinstance(schemes.get(scheme).distance, ScaleInvariant):
+        ways = [
+            (calibrated, recipe) for recipe in (CONTINUED, None) for calibrated in (False, True)
+        ]
+    options = _scheme_options(scheme)
+    return [
+        ConversionConfig(scheme, seed, calibrated, dict(LLAMA), FIRST, recipe, options)
+        for calibrated, recipe in ways
+    ]
+
+
+def _scheme_options(scheme: str) -> dict[str, Any]:
+    """Base and tau of the miniature, or the factor that transformers' YaRN needs."""
+    if isinstance(schemes.get(scheme).rotary, YaRN):
+        return {"factor": max(EVALUATION.lengths) / LENGTH}
+    return dict(SCALES["mini"].scheme_options(scheme))

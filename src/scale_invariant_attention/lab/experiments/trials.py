@@ -1,110 +1,239 @@
-"""A trial: a training and its evaluation, and the one JSON file that is kept of both.
+"""Trials: a model to train and an evaluation of it, which together leave one record."""
 
-It is what tables and figures are made from; the folder of the training may be thrown away.
-"""
-
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 
 from ...files import check_writable
 from ...model import GPT
 from ...provenance import provenance
-from ...training import TrainingConfig, read_metrics
+from ...training import TrainingConfig, read_metrics, train
+from ...training.checkpoints import latest_checkpoint
+from ...training.loop import Progress
+from ...training.runs import CHECKPOINTS, METRICS, differences
+from ..measurements import Provenance
+from ..records import (
+    Record,
+    RecordedConfig,
+    TrainingCurve,
+    TrainingRecord,
+    Validation,
+    read_record,
+    rounded_curve,
+    write_record,
+)
+from ..schema import to_json
 from .evaluations import Evaluation
-from .records import Record, read_record, shortened, write_record
+
+ConfigT_co = TypeVar("ConfigT_co", bound=RecordedConfig, covariant=True)
+
+
+class DifferentRecordError(ValueError):
+    """A file records another trial than the one of its name."""
+
+
+class Trial(Protocol[ConfigT_co]):
+    """What is trained and measured for one record, which has the same name."""
+
+    @property
+    def name(self) -> str:
+        """Name of the record."""
+        ...
+
+    @property
+    def config(self) -> ConfigT_co:
+        """Configuration, as it is recorded."""
+        ...
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """What is measured of the model."""
+        ...
+
+    @property
+    def training_name(self) -> str:
+        """Name of the training whose weights are measured, and of its folder."""
+        ...
+
+    @property
+    def training_steps(self) -> Mapping[str, int]:
+        """Steps of each training that the trial needs, by name, in order."""
+        ...
+
+    @property
+    def printed_config(self) -> Mapping[str, Any]:
+        """Configuration, as `--print-config` shows it."""
+        ...
+
+    def check(self) -> None:
+        """Refuse what could not be evaluated, before hours of training."""
+        ...
+
+    def train(
+        self,
+        runs: Path,
+        *,
+        device: torch.device | str | None = None,
+        watch: Callable[[Progress], object] = ...,
+        notice: Callable[[str], object] = ...,
+    ) -> Any:
+        """Train the model, or resume its training, in folders inside `runs`."""
+        ...
+
+    def steps_trained(self, runs: Path) -> int:
+        """Steps done so far, of all its trainings."""
+        ...
+
+    def measure(self, model: Any, runs: Path, device: torch.device) -> Record[ConfigT_co]:
+        """Evaluate the trained model."""
+        ...
+
+
+def find_record(trial: Trial[ConfigT_co], results: Path) -> Record[ConfigT_co] | None:
+    """The record of a trial, None if there is none; the record of another trial is an error."""
+    path = results / f"{trial.name}.json"
+    if not path.exists():
+        return None
+    record = read_record(path, type(trial.config))
+    recorded, wanted = (
+        {"config": to_json(it.config.to_dict()), "evaluation": to_json(it.evaluation)}
+        for it in (record, trial)
+    )
+    different = list(differences(recorded, wanted))
+    if different:
+        raise DifferentRecordError(
+            f"{path} is the record of another trial: {'; '.join(different)}. Give another folder for "
+            f"the results, or remove the file"
+        )
+    return record
+
+
+def find_records(trials: Sequence[Trial[ConfigT_co]], results: Path) -> list[Record[ConfigT_co]]:
+    """The records of the trials that are done."""
+    return [record for trial in trials if (record := find_record(trial, results)) is not None]
+
+
+def check_recordable(trial: Trial[Any], results: Path) -> None:
+    """Refuse, before hours of training, what could not be evaluated or recorded after it."""
+    check_writable(results)
+    trial.check()
+
+
+def record_trial(
+    trial: Trial[ConfigT_co], model: Any, runs: Path, results: Path, device: torch.device
+) -> Record[ConfigT_co]:
+    """Evaluate the trained model of a trial and write its record."""
+    record = trial.measure(model, runs, device)
+    write_record(record, results)
+    return record
 
 
 @dataclass(frozen=True)
-class Trial:
-    """A training and its evaluation, with a name, which is that of its folder and of its record.
+class TrainingTrial:
+    """A GPT that is trained and evaluated.
 
-    If `trained_as` is given, the model is that of another trial, which reads as `config` has it. If
-    `starts_from` is given, it is trained from the model of that trial, whose name `config.start` is.
+    With `trained_as`, the weights are those of another trial, read with the scheme of `config`. With
+    `starts_from`, training starts from the model of that trial, whose name is ``config.start``.
     """
 
     name: str
     config: TrainingConfig
     evaluation: Evaluation
-    trained_as: "Trial | None" = None
-    starts_from: "Trial | None" = None
+    trained_as: "TrainingTrial | None" = None
+    starts_from: "TrainingTrial | None" = None
 
     @property
-    def training(self) -> "Trial":
+    def training(self) -> "TrainingTrial":
         """The trial that is trained for this one: mostly itself."""
         return self.trained_as or self
 
     @property
-    def trainings(self) -> "list[Trial]":
-        """What has to be trained for this one, in that order: mostly itself alone."""
+    def trainings(self) -> "list[TrainingTrial]":
+        """All trials that must be trained for this one, in order: mostly itself alone."""
         before = self.training.starts_from
         return [*(before.trainings if before else ()), self.training]
 
     @property
-    def steps(self) -> int:
-        """Those of all trainings."""
-        return sum(training.config.steps for training in self.trainings)
+    def training_name(self) -> str:
+        """See :class:`Trial`."""
+        return self.training.name
 
+    @property
+    def training_steps(self) -> dict[str, int]:
+        """See :class:`Trial`."""
+        return {it.name: it.config.steps for it in self.trainings}
 
-def recorded(trial: Trial, results: Path) -> Record | None:
-    """The record of a trial, if there is one."""
+    @property
+    def printed_config(self) -> dict[str, Any]:
+        """See :class:`Trial`."""
+        return self.config.to_dict()
 
-    def asked_for(record: Record) -> Record:
-        # Fields that are newer than the record have the defaults.
-        config = TrainingConfig.from_dict(record["config"]).to_dict()
-        return {"config": config, "evaluation": record["evaluation"]}
+    def check(self) -> None:
+        """See :class:`Trial`."""
+        self.evaluation.check(self.config)
 
-    return read_record(results / f"{trial.name}.json", _asked_for(trial), asked_for)
+    def train(self, runs: Path, **options: Any) -> GPT:
+        """See :class:`Trial`; `options` are those of ``train``.
 
+        The model that training starts from is trained first, unless this training has begun already.
+        """
+        this = self.training
+        config, folder = this.config, runs / this.name
+        if this.starts_from is not None:
+            start = runs / this.starts_from.training_name
+            if latest_checkpoint(folder / CHECKPOINTS) is None:
+                this.starts_from.train(runs, **options)
+            config = replace(config, start=str(start.absolute()))
+        return train(config, folder, **options)
 
-def check_recordable(trial: Trial, results: Path) -> None:
-    """Refuse, before hours of training, what could not be evaluated or recorded after it."""
-    check_writable(results)
-    trial.evaluation.check(trial.config)
+    def steps_trained(self, runs: Path) -> int:
+        """See :class:`Trial`."""
+        for training in reversed(self.trainings):
+            folder = runs / training.name
+            lines = read_metrics(folder) if (folder / METRICS).exists() else []
+            if lines:
+                # Earlier trainings are done, whether or not their folders are still there.
+                before = training.trainings[:-1]
+                return int(lines[-1]["step"]) + sum(it.config.steps for it in before)
+        return 0
 
-
-def make_record(
-    trial: Trial, model: GPT, folder: Path, results: Path, device: torch.device
-) -> Record:
-    """Evaluate a model and write the record of its trial, with the metrics of its training."""
-    metrics = read_metrics(folder)
-    if trial.trained_as is not None:
-        model = _reading_as(trial.config, model, device)
-    # A model that was trained in parts is given back on the CPU.
-    model = model.to(device)
-    with trial.config.autocast(device):
-        measured = trial.evaluation.measure(model, trial.config, device)
-    record = _asked_for(trial) | {
-        "trained_as": trial.training.name,
-        **measured,
-        "training": {
-            name: shortened(line[name] for line in metrics if name in line)
+    def measure(self, model: GPT, runs: Path, device: torch.device) -> TrainingRecord:
+        """See :class:`Trial`; the record has the metrics of the training too."""
+        metrics = read_metrics(runs / self.training_name)
+        if self.trained_as is not None:
+            model = self._with_scheme(model)
+        # A model that was trained in parts is returned on the CPU.
+        model = model.to(device)
+        with self.config.autocast(device):
+            measured = self.evaluation.measure(model, self.config, device)
+        curves = {
+            name: rounded_curve(line[name] for line in metrics if name in line)
             for name in ("loss", "gradient_norm")
-        },
-        "validation": [_validation(trial, line) for line in metrics if "validation" in line],
-        "seconds": round(sum(line.get("seconds", 0.0) for line in metrics), 1),
-        "provenance": provenance(),
-    }
-    return write_record(results / f"{trial.name}.json", record)
+        }
+        return Record(
+            name=self.name,
+            config=self.config,
+            evaluation=self.evaluation,
+            trained_as=self.training_name,
+            **measured,
+            training=TrainingCurve(**curves),
+            validation=tuple(self._validation(line) for line in metrics if "validation" in line),
+            seconds=round(sum(line.get("seconds", 0.0) for line in metrics), 1),
+            provenance=Provenance(**provenance()),
+        )
 
+    def _with_scheme(self, model: GPT) -> GPT:
+        """The weights of a model, read with the scheme of this trial."""
+        other = GPT(self.config.model_config(), backend=self.config.backend)
+        other.load_state_dict(model.state_dict())
+        return other
 
-def _reading_as(config: TrainingConfig, model: GPT, device: torch.device) -> GPT:
-    """The same weights with another scheme."""
-    other = GPT(config.model_config(), backend=config.backend)
-    other.load_state_dict(model.state_dict())
-    return other.to(device)
-
-
-def _validation(trial: Trial, line: Mapping[str, Any]) -> dict[str, Any]:
-    """A validation during training; of a model trained as another, at the trained length alone."""
-    own = trial.trained_as is None
-    trained = str(trial.config.length)
-    losses = {n: loss for n, loss in line["validation"].items() if own or n == trained}
-    return {"step": line["step"], "validation": losses}
-
-
-def _asked_for(trial: Trial) -> Record:
-    return {"config": trial.config.to_dict(), "evaluation": asdict(trial.evaluation)}
+    def _validation(self, line: Mapping[str, Any]) -> Validation:
+        """A validation during training; if trained as another scheme, at the training length alone."""
+        losses = {int(length): loss for length, loss in line["validation"].items()}
+        if self.trained_as is not None:
+            losses = {n: loss for n, loss in losses.items() if n == self.config.length}
+        return Validation(line["step"], losses)

@@ -1,4 +1,4 @@
-"""Conversions of Table 4: what is measured, recorded once, and gone on with."""
+"""Table 4: conversions are measured, recorded once, and resumed."""
 
 import json
 from dataclasses import replace
@@ -10,14 +10,9 @@ from tiny_conversions import LENGTH, tiny
 from scale_invariant_attention import huggingface
 from scale_invariant_attention.data import SameTokens, standard_library
 from scale_invariant_attention.lab.experiments import table4
-from scale_invariant_attention.lab.experiments.conversions import (
-    TokenLosses,
-    converted,
-    first_model,
-    recorded,
-    run,
-)
-from scale_invariant_attention.lab.experiments.records import DifferentRecordError
+from scale_invariant_attention.lab.experiments.running import run_in_turn
+from scale_invariant_attention.lab.experiments.table4 import TokenLosses, conversion_trials
+from scale_invariant_attention.lab.experiments.trials import DifferentRecordError, find_record
 from scale_invariant_attention.lab.reporting import paper
 
 OURS = "scale-invariant-p-rope"
@@ -26,7 +21,7 @@ OURS = "scale-invariant-p-rope"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("table4")
-    run(tiny("rope", "rope-ntk", "logn-ntk", OURS), folder / "runs", folder / "results")
+    run_in_turn(tiny("rope", "rope-ntk", "logn-ntk", OURS), folder / "runs", folder / "results")
     return folder
 
 
@@ -41,12 +36,12 @@ def test_the_schemes_are_those_of_the_paper():
 
 
 @pytest.mark.parametrize("scheme", ["rope", "rope-ntk"])
-def test_what_is_not_trained_on_has_the_loss_of_the_first_model(folder, scheme):
+def test_a_model_that_is_not_fine_tuned_has_the_loss_of_the_first_model(folder, scheme):
     [trial] = tiny(scheme)
     same = SameTokens(standard_library("validation"), trial.evaluation.lengths, at_most=8 * LENGTH)
     for length, recorded_loss in losses(folder, scheme).items():
         # Another model for each length, so that NTK has no longer text to remember.
-        model = huggingface.convert(first_model(trial, folder / "runs"), scheme)
+        model = huggingface.convert(trial.first_model(folder / "runs"), scheme)
         total = 0.0
         for inputs, targets in same.batches(length, batch_size=100):
             with torch.no_grad():
@@ -64,57 +59,66 @@ def test_every_way_of_ours_is_recorded_and_training_matters(folder):
 
 
 def test_scores_of_a_calibrated_model_have_unit_spread(folder):
-    trial = next(it for it in tiny(OURS) if it.calibrated)
-    model = converted(trial, first_model(trial, folder / "runs"))
+    trial = next(it for it in tiny(OURS) if it.config.calibrated)
+    model = trial.convert(trial.first_model(folder / "runs"))
     assert model.config.scale_invariant_attention["options"] == {"base": 16.0, "tau": 10.0}
     rows = torch.randint(1, 256, (64, LENGTH), generator=torch.Generator().manual_seed(0))
     spread = huggingface.measure_scores(model, [rows]).spread
-    plain = converted(replace(trial, calibrated=False), first_model(trial, folder / "runs"))
+    other = replace(trial, config=replace(trial.config, calibrated=False))
+    plain = other.convert(trial.first_model(folder / "runs"))
     far = huggingface.measure_scores(plain, [rows]).spread
     assert (spread.log().abs() < far.log().abs()).all()
     assert ((spread > 0.5) & (spread < 2)).all()
 
 
-def test_what_is_recorded_is_not_run_again(folder):
+def test_recorded_trials_are_not_run_again(folder):
     done = []
     trials = tiny("rope", OURS)
-    run(trials, folder / "nowhere", folder / "results", done=lambda trial, _: done.append(trial))
+    run_in_turn(
+        trials, folder / "nowhere", folder / "results", done=lambda trial, _: done.append(trial)
+    )
     assert done == trials
     assert not (folder / "nowhere").exists()
 
 
-def test_the_first_training_is_shared_and_gone_on_with(folder, tmp_path):
-    class BrokenError(Exception):
+def test_the_first_training_is_shared_and_resumed(folder, tmp_path):
+    class StoppedHereError(Exception):
         pass
 
-    def break_off(name, step, loss):
-        if step == 3:
-            raise BrokenError
+    def interrupt(trial, now):
+        if now.step == 3:
+            raise StoppedHereError
 
     [trial] = tiny("rope")
-    with pytest.raises(BrokenError):
-        run([trial], tmp_path / "runs", tmp_path / "results", watch=break_off)
+    with pytest.raises(StoppedHereError):
+        run_in_turn([trial], tmp_path / "runs", tmp_path / "results", watch=interrupt)
     steps = []
-    run([trial], tmp_path / "runs", tmp_path / "results", watch=lambda *it: steps.append(it[:2]))
-    assert steps == [("table4-first-seed-0", 3), ("table4-first-seed-0", 4)]
+    run_in_turn(
+        [trial],
+        tmp_path / "runs",
+        tmp_path / "results",
+        watch=lambda trial, now: steps.append((now.step, now.steps)),
+    )
+    assert steps == [(3, 4), (4, 4)]
     assert losses(tmp_path, "rope") == losses(folder, "rope")
 
 
-def test_a_record_of_something_else_is_never_overwritten(folder):
+def test_a_record_of_another_trial_is_never_overwritten(folder):
     [trial] = tiny("rope")
-    other = replace(trial, first=replace(trial.first, learning_rate=1.0))
+    first = replace(trial.config.first, learning_rate=1.0)
+    other = replace(trial, config=replace(trial.config, first=first))
     with pytest.raises(DifferentRecordError, match=r"config.first.learning_rate is 0.003 there"):
-        recorded(other, folder / "results")
+        find_record(other, folder / "results")
 
 
 def test_a_file_that_is_no_record_is_named(tmp_path):
     [trial] = tiny("rope")
     (tmp_path / f"{trial.name}.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"table4-rope-seed-0.json is no record of an experiment"):
-        recorded(trial, tmp_path)
+    with pytest.raises(ValueError, match=r"table4-rope-seed-0.json is not a record"):
+        find_record(trial, tmp_path)
 
 
-def test_a_record_tells_all_of_it(folder):
+def test_a_record_has_all_of_it(folder):
     record = json.loads((folder / "results" / "table4-logn-ntk-seed-0.json").read_text())
     assert record["config"]["continued"]["length"] == LENGTH
     assert record["trained_as"] == "table4-logn-ntk-seed-0"
@@ -125,7 +129,7 @@ def test_a_record_tells_all_of_it(folder):
 
 def test_token_losses_have_the_models_mean(folder):
     [trial] = tiny("rope")
-    model = first_model(trial, folder / "runs")
+    model = trial.first_model(folder / "runs")
     tokens = torch.randint(256, (2, LENGTH + 1))
     with torch.no_grad():
         found = TokenLosses(model)(tokens[:, :-1], tokens[:, 1:])
@@ -134,4 +138,9 @@ def test_token_losses_have_the_models_mean(folder):
 
 def test_a_scheme_that_the_table_does_not_have_is_refused():
     with pytest.raises(ValueError, match="Table 4 has no scheme 'scale-invariant-rope'"):
-        table4.trials(("scale-invariant-rope",))
+        conversion_trials("mini", ("scale-invariant-rope",))
+
+
+def test_transformers_yarn_has_a_fixed_factor():
+    [trial] = conversion_trials("mini", ("yarn",))
+    assert trial.config.scheme_options == {"factor": 16.0}

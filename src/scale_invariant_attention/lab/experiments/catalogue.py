@@ -1,0 +1,189 @@
+"""The experiments of `sia reproduce`, one row each; importing this module does not import torch."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..records import Record
+    from .trials import Trial
+
+ATTENTION_SCHEMES = ("rope", "p-rope", "logn-p-rope", "alibi", "scale-invariant-p-rope")
+SWEPT_VALUES = {
+    "tau": (0.01, 0.1, 1.0, 10.0, 100.0),
+    "base": (4.0, 16.0, 64.0, 1024.0),
+}
+EVERY_SCHEME = "all twelve"
+
+
+def _scheme(record: "Record[Any]") -> str:
+    return record.scheme
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What a table or a figure is made from.
+
+    `builder` is the function in this package that builds the trials, as "module.function"; it is called
+    with `arguments`, a scale, the schemes or values to compare, seeds, and changes to trainings and
+    evaluation.
+    """
+
+    name: str
+    help: str
+    builder: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    scales: tuple[str, ...] = ("mini", "paper")
+    seeds: int = 3
+    """Number of seeds by default."""
+    compares: str = "schemes"
+    """The option that chooses the rows of the table: "schemes" or "values"."""
+    default: str = EVERY_SCHEME
+    """The rows compared by default, in words."""
+    size: str | None = "tokens"
+    """The option that sets the size of the evaluation; None if neither size nor lengths can be set."""
+    starts_from_training: bool = False
+    """Whether trainings start from others, whose fields can be set too."""
+    in_one_process: bool = False
+    """Whether trials run in turn at every scale, and take no fields of ``TrainingConfig``."""
+    label: "Callable[[Record[Any]], str]" = _scheme
+    """The row of the table that a record belongs to."""
+    shown: str = "losses_by_length"
+    """The method of a record that returns the values of its row."""
+
+    @property
+    def heading(self) -> str:
+        """Header of the table's first column."""
+        return "scheme" if self.compares == "schemes" else self.name
+
+    def trials(
+        self,
+        scale: str = "mini",
+        compared: Sequence[Any] = (),
+        seeds: Sequence[int] = (),
+        **changes: Mapping[str, Any],
+    ) -> "list[Trial[Any]]":
+        """The trials, by default all; `changes` are those of the builder.
+
+        >>> [trial.name for trial in EXPERIMENTS["recall"].trials(compared=("alibi",), seeds=(0,))]
+        ['recall-alibi-seed-0']
+        """
+        module, _, function = self.builder.rpartition(".")
+        build = getattr(import_module(f".{module}", __package__), function)
+        chosen = seeds or range(self.seeds)
+        trials: list[Trial[Any]] = build(
+            *self.arguments.values(), scale, compared, tuple(chosen), **changes
+        )
+        return trials
+
+    def records(self, results: Path, seeds: Sequence[int] = ()) -> "list[Record[Any]]":
+        """The records of the miniature that are in a folder."""
+        from .trials import find_records
+
+        return find_records(self.trials(seeds=seeds), results)
+
+    def values(self, record: "Record[Any]") -> Mapping[int, float]:
+        """The values of a record by length, as the table shows them."""
+        values: Mapping[int, float] = getattr(record, self.shown)()
+        return values
+
+
+def _swept(option: str) -> Callable[["Record[Any]"], str]:
+    def label(record: "Record[Any]") -> str:
+        from .scales import number
+
+        return number(record.config.scheme_options[option])
+
+    return label
+
+
+def _conversion(record: "Record[Any]") -> str:
+    label: str = record.config.label
+    return label
+
+
+def _sweep(option: str, help_text: str) -> Experiment:
+    values = ", ".join(f"{value:g}" for value in SWEPT_VALUES[option])
+    return Experiment(
+        option,
+        f"{help_text}\n\nResumes and records as table1 does; the training with the scale's own {option} "
+        f"is the same.",
+        "table1.sweep_trials",
+        {"option": option},
+        seeds=1,
+        compares="values",
+        default=values,
+        label=_swept(option),
+    )
+
+
+EXPERIMENTS: Mapping[str, Experiment] = {
+    it.name: it
+    for it in (
+        Experiment(
+            "table1",
+            "Table 1: loss at 1, 4 and 16 times the training length, for every scheme.\n\n"
+            "Rerun an interrupted command to resume it; what is recorded is not trained again. Fields "
+            "of the configuration can be set as for sia train. On several GPUs: torchrun "
+            "--nproc-per-node 8 -m scale_invariant_attention.cli reproduce table1 --scale paper --data "
+            "shards:FOLDER.",
+            "table1.loss_trials",
+        ),
+        Experiment(
+            "table2",
+            "Table 2: needles found at 1, 4 and 16 times the training length, for every scheme.\n\n"
+            "Fine-tunes the models of table1; models whose folders are missing are trained first. "
+            "Resumes as table1 does. Fields of the configuration apply to the fine-tuning; those that "
+            "describe the model apply to both. The paper's haystack is C4: sia data shards --help "
+            "shows how to encode it.",
+            "table2.needle_trials",
+            size="examples",
+            starts_from_training=True,
+            shown="needles_by_length",
+        ),
+        Experiment(
+            "table4",
+            "Table 4: loss by length of a Llama that was trained with RoPE, converted to every scheme "
+            "and fine-tuned.\n\n"
+            "Resumes as table1 does. Two processes can share the work if each is given other schemes. "
+            "Needs transformers: pip install 'scale-invariant-attention[huggingface]'.",
+            "table4.conversion_trials",
+            scales=("mini",),
+            seeds=1,
+            default="the paper's ten",
+            size=None,
+            in_one_process=True,
+            label=_conversion,
+        ),
+        Experiment(
+            "recall",
+            "Values recalled for keys in noise, at up to 16 times the training length, for every "
+            "scheme.\n\n"
+            "Not in the paper: what a scheme can find, apart from what it knows of language. Resumes "
+            "as table1 does.",
+            "recall.recall_trials",
+            scales=(),
+            size="examples",
+            shown="recall_by_length",
+        ),
+        Experiment(
+            "attention",
+            "Figure 1 and the QQ plots: attention of the models of table1 by context length.\n\n"
+            "Records mass and entropy by range of distance, and score statistics, of every layer and "
+            "head; shows the share of attention on the nearest 100 tokens. Resumes as table1 does; "
+            "models whose folders are missing are trained first. sia figures draws what is recorded.",
+            "table1.attention_trials",
+            seeds=1,
+            default=", ".join(ATTENTION_SCHEMES),
+            size="contexts",
+            shown="recent_share_by_length",
+        ),
+        _sweep("tau", "Figure 5: scale-invariant p-RoPE with other values of tau."),
+        _sweep(
+            "base",
+            "Scale-invariant p-RoPE with other bases: how the base of the miniature was chosen.",
+        ),
+    )
+}
