@@ -62,4 +62,4 @@ def test_a_record_of_something_else_is_told(tmp_path):
     (tmp_path / "rope-seed-0.json").write_text(json.dumps({"config": {}}))
     done = run("-o", tmp_path, "--results", tmp_path)
     assert done.exit_code == 1
-    assert "is no record of an experiment" in done.stderr
+    assert "is not a record" in done.stderr
