@@ -1,4 +1,4 @@
-"""`sia figures`: every figure from records and theory, and what is said of those that lack records."""
+"""`sia figures`: every figure from records and theory, and messages about missing records."""
 
 import json
 
@@ -6,7 +6,6 @@ import pytest
 from typer.testing import CliRunner
 
 from scale_invariant_attention.cli import app
-from scale_invariant_attention.cli import figures as command
 from scale_invariant_attention.lab.experiments import theory_numbers
 from scale_invariant_attention.lab.reporting.gallery import TheoryNumbers
 from scale_invariant_attention.theory import Plain, ScaleInvariantTransform
@@ -23,14 +22,14 @@ def quick_theory(monkeypatch):
         transform=theory_numbers.transform_tables((10.0,)),
         samples=4,
     )
-    monkeypatch.setattr(command, "_theory", lambda: numbers)
+    monkeypatch.setattr(TheoryNumbers, "computed", lambda: numbers)
 
 
 def run(*words):
     return CliRunner().invoke(app, ["figures", *map(str, words)])
 
 
-def test_without_records_there_is_theory_and_what_to_do(tmp_path):
+def test_without_records_the_theory_is_drawn_and_the_commands_are_named(tmp_path):
     done = run("-o", tmp_path / "out", "--results", tmp_path / "none", "--formats", "svg")
     assert done.exit_code == 0, done.output
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
@@ -38,10 +37,9 @@ def test_without_records_there_is_theory_and_what_to_do(tmp_path):
         "figure-6-plain-range-entropy.svg",
         "transform.svg",
     ]
-    assert (
-        "Figure 5: tau: left out, for want of records; sia reproduce tau makes them" in done.stdout
-    )
-    assert done.stdout.count("left out") == 5
+    expected = "Figure 5: tau: not drawn, its records are missing; make them with sia reproduce tau"
+    assert expected in done.stdout
+    assert done.stdout.count("not drawn") == 5
     assert "  Delta 2: " in done.stdout
 
 
@@ -49,10 +47,10 @@ def test_without_records_there_is_theory_and_what_to_do(tmp_path):
     ("words", "message"),
     [
         (("--formats", "png,pdf"), "--formats must be some of png, svg, got 'pdf'"),
-        (("--formats", "svg", "--page", "page.md"), "--formats must have png for a page"),
+        (("--formats", "svg", "--page", "page.md"), "--formats must include png for --page"),
     ],
 )
-def test_what_users_can_mend(words, message, tmp_path):
+def test_errors_that_users_can_fix(words, message, tmp_path):
     done = run("-o", tmp_path, *words)
     assert done.exit_code == 1
     assert message in done.stderr

@@ -1,4 +1,4 @@
-"""`sia report`: runs and records, real ones, as a web page; and what cannot be one."""
+"""`sia report`: real runs and records as a web page, and errors for what is neither."""
 
 import json
 import math
@@ -44,7 +44,7 @@ def lines_of(page, chart, panel=0):
 
 @pytest.fixture(scope="module")
 def evaluated(trained):
-    """A run with what `sia evaluate` and `sia needle` leave in it."""
+    """A run with the results of `sia evaluate` and `sia needle`."""
     assert run("evaluate", trained, "--tokens", 512).exit_code == 0
     options = "needles=1,digits=1"
     words = ("--lengths", "96,128", "--examples", 3, "--depths", 2, "--options", options)
@@ -54,7 +54,7 @@ def evaluated(trained):
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
-    """Records of needles and of recall, as `sia reproduce` makes them, of trainings of a second."""
+    """Records of needles and of recall, as `sia reproduce` writes them, of very short trainings."""
     results, runs = tmp_path_factory.mktemp("records"), tmp_path_factory.mktemp("runs")
     short = {"steps": 2, "validate_every": 0, "length": 64, "validation_lengths": (64,)}
     trials = [
@@ -113,7 +113,7 @@ def test_records_of_needles_and_recall(records, tmp_path):
             assert f"{row['found'] / row['count']:.3f} <small>{interval}</small>" in page
     rows = recorded["recall-rope-seed-0"]["recall"]
     assert lines_of(page, "recall-0")["RoPE"]["y"] == [row["found"] / row["count"] for row in rows]
-    # Trainings on text with needles and on pairs of keys have losses that cannot be compared.
+    # The losses of trainings on different tasks cannot be compared.
     names = [chart["name"] for chart in data_of(page)["charts"]]
     assert {"training-0", "training-1"} <= set(names)
 
@@ -151,7 +151,7 @@ def test_runs_and_records_together_and_an_unfinished_run(evaluated, records, tmp
     shutil.rmtree(unfinished / "needles")
     lines = (unfinished / "metrics.jsonl").read_text().splitlines(keepends=True)
     kept = [line for line in lines if json.loads(line)["step"] <= 6]
-    # As a kill leaves it.
+    # As a killed run leaves it.
     (unfinished / "metrics.jsonl").write_text("".join(kept) + '{"step": 7, "lo')
     page = page_of(evaluated, unfinished, records, folder=tmp_path / "out")
     assert "unfinished, at step 6 of 8" in page
@@ -159,7 +159,7 @@ def test_runs_and_records_together_and_an_unfinished_run(evaluated, records, tmp
     assert len(lines_of(page, "training-0")) == 2
 
 
-def test_what_was_measured_before_the_end_says_so(evaluated, tmp_path):
+def test_measurements_of_an_unfinished_run_are_marked(evaluated, tmp_path):
     shutil.copytree(evaluated, tmp_path / "run")
     path = tmp_path / "run" / "evaluation" / "evaluation.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"unfinished_at_step": 4}))
@@ -184,7 +184,7 @@ def test_without_runs_the_page_is_the_explorer(tmp_path):
     assert "<title>Mine &amp; yours</title>" in page
 
 
-def test_hostile_names_of_folders_stay_words(evaluated, tmp_path):
+def test_hostile_names_of_folders_stay_text(evaluated, tmp_path):
     hostile = tmp_path / "<script>alert(1)<"
     shutil.copytree(evaluated, hostile)
     page = page_of(hostile, evaluated, folder=tmp_path / "out")
@@ -196,16 +196,19 @@ def damaged(records):
     record = json.loads((records / "recall-rope-seed-0.json").read_text())
     yield "torn.json", json.dumps(record)[:500], "is damaged: it is not JSON"
     yield "list.json", "[]", "holds no JSON object"
-    yield "other.json", '{"name": 1}', "is no record of sia reproduce: it must have 'config'"
+    yield "other.json", '{"name": 1}', "is not a record: it must have one of losses, needles"
     without = {name: value for name, value in record.items() if name != "provenance"}
-    yield "less.json", json.dumps(without), "cannot be read: it has no 'provenance'; restore it"
+    yield "less.json", json.dumps(without), "is not a record: provenance is missing; remove it"
     wrong = record | {"recall": [{**record["recall"][0], "found": 9, "count": 0}]}
     yield "wrong.json", json.dumps(wrong), "found must be from 0 to count, got 9 of 0"
-    loss = {"length": 256, "loss": math.nan, "tokens": 512}
-    diverged = record | {"losses": [loss], "by_position": []}
-    yield "diverged.json", json.dumps(diverged), "a loss must be a finite number, got nan; restore"
-    nothing = record | {"losses": [], "by_position": []}
-    yield "nothing.json", json.dumps(nothing), "cannot be read: it has no loss of any length"
+    evaluation = {"lengths": [256], "tokens": 512}
+    other = {name: it for name, it in record.items() if name != "recall"}
+    other |= {"evaluation": evaluation, "by_position": []}
+    loss = {"length": 256, "loss": math.nan, "standard_error": None, "tokens": 512}
+    diverged = other | {"losses": [loss]}
+    yield "diverged.json", json.dumps(diverged), "losses[0].loss must be a finite number, got nan"
+    nothing = other | {"losses": []}
+    yield "nothing.json", json.dumps(nothing), "losses must have at least one length"
     strange = record | {"config": record["config"] | {"scheme": "none such"}}
     yield "strange.json", json.dumps(strange), "there is no scheme 'none such'"
 
@@ -218,11 +221,11 @@ def test_a_damaged_record_is_named_with_a_remedy(records, tmp_path):
         assert done.exit_code == 1, name
         assert done.stderr.startswith("Error: ") and len(done.stderr.splitlines()) == 1
         assert str(path) in done.stderr and message in done.stderr
-        assert re.search(r"; (restore|give|make)", done.stderr), done.stderr
+        assert re.search(r"; (restore|give|remove)", done.stderr), done.stderr
     assert not (tmp_path / "out").exists()
 
 
-def test_what_is_no_run_is_refused(evaluated, tmp_path):
+def test_a_folder_that_is_not_a_run_is_refused(evaluated, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").touch()
@@ -232,8 +235,11 @@ def test_what_is_no_run_is_refused(evaluated, tmp_path):
         (tmp_path / "missing", "there is no file or folder"),
         (tmp_path / "empty", "is empty; give a folder that sia train or sia reproduce wrote"),
         (tmp_path / "other", "has no config.json, no record and no run in it"),
-        (evaluated / "model", "holds a saved model and no run"),
-        (tmp_path / "broken", "evaluation.json cannot be read: it has no 'name'; make it again"),
+        (evaluated / "model", "holds a saved model, not a run"),
+        (
+            tmp_path / "broken",
+            "evaluation.json cannot be read: model is missing; rerun the command",
+        ),
     ):
         done = run("report", path, "-o", tmp_path / "out")
         assert done.exit_code == 1

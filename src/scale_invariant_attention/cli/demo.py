@@ -29,13 +29,11 @@ from ..lab.experiments.demo import (
 from ..lab.experiments.running import WorkerDiedError, run_side_by_side
 from ..lab.experiments.trials import TrainingTrial
 from ..lab.records import TrainingRecord
-from ..lab.reporting.drawing import TITLES
+from ..lab.reporting.drawing import title_of
 from ..lab.reporting.evaluation_figures import COMPARED_FROM, draw_loss_by_position, middle
-from ..lab.reporting.losses import Record, losses_of
-from ..lab.reporting.shares import values_recalled
+from ..lab.reporting.web_page import write_report
 from ..training import DivergedError, StoppedError
 from .errors import plain_errors
-from .report import write_report
 from .terminal import Page, chart
 
 FIGURE = "loss-by-position.png"
@@ -119,15 +117,15 @@ def _announce(page: Page, trial: TrainingTrial) -> None:
     )
 
 
-def _train(chosen: Sequence[TrainingTrial], output: Path) -> dict[str, Record]:
+def _train(chosen: Sequence[TrainingTrial], output: Path) -> dict[str, TrainingRecord]:
     """The records of trials, by scheme."""
-    records: dict[str, Record] = {}
+    records: dict[str, TrainingRecord] = {}
     with _bars(chosen) as (bars, watch):
 
         def done(trial: TrainingTrial, record: TrainingRecord) -> None:
             scheme = trial.config.scheme
-            records[scheme] = record.to_dict()
-            bars.console.print(f"{TITLES[scheme]} is trained and evaluated.")
+            records[scheme] = record
+            bars.console.print(f"{title_of(scheme)} is trained and evaluated.")
 
         # More than there are cores, rather than two and then a third alone.
         run_side_by_side(
@@ -149,7 +147,7 @@ def _bars(chosen: Sequence[TrainingTrial]) -> Iterator[tuple[Progress, Any]]:
     )
     with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
         tasks = {
-            trial.name: bars.add_task(TITLES[trial.config.scheme], total=trial.config.steps)
+            trial.name: bars.add_task(title_of(trial.config.scheme), total=trial.config.steps)
             for trial in chosen
         }
 
@@ -160,9 +158,9 @@ def _bars(chosen: Sequence[TrainingTrial]) -> Iterator[tuple[Progress, Any]]:
         yield bars, watch
 
 
-def _print_losses(page: Page, trial: TrainingTrial, records: Mapping[str, Record]) -> None:
+def _print_losses(page: Page, trial: TrainingTrial, records: Mapping[str, TrainingRecord]) -> None:
     trained = trial.config.length
-    losses = {scheme: losses_of(record) for scheme, record in records.items()}
+    losses = {scheme: record.losses_by_length() for scheme, record in records.items()}
     longest = max(trial.evaluation.lengths)
     page.heading("3. The loss when they read more than they were trained on")
     page.paragraph("In nats a byte, the same bytes in every column; less is better.\n")
@@ -174,7 +172,7 @@ def _print_losses(page: Page, trial: TrainingTrial, records: Mapping[str, Record
         ),
         [
             (
-                TITLES[scheme],
+                title_of(scheme),
                 *(f"{loss:.3f}" for loss in row.values()),
                 f"{row[longest] - row[trained]:+.3f}",
             )
@@ -220,20 +218,18 @@ def _change(rise: float) -> str:
 
 
 def _print_positions(
-    page: Page, trial: TrainingTrial, records: Mapping[str, Record], figure: Path
+    page: Page, trial: TrainingTrial, records: Mapping[str, TrainingRecord], figure: Path
 ) -> None:
-    by_scheme = {scheme: record["by_position"] for scheme, record in records.items()}
-    documents = next(iter(by_scheme.values()))[0]["documents"]
+    by_scheme = {scheme: record.measured("by_position") for scheme, record in records.items()}
+    documents = next(iter(by_scheme.values()))[0].documents
     page.heading("4. The same by position")
     page.paragraph(
         f"The loss of a byte with so many before it, in {documents} files of the validation split: "
-        + ", ".join(f"{letter} {TITLES[scheme]}" for scheme, letter in LETTERS.items())
+        + ", ".join(f"{letter} {title_of(scheme)}" for scheme, letter in LETTERS.items())
         + ". The dots mark the trained length.\n"
     )
     shown = {
-        LETTERS[scheme]: [
-            (middle(row), row["loss"]) for row in rows if row["start"] >= COMPARED_FROM
-        ]
+        LETTERS[scheme]: [(middle(row), row.loss) for row in rows if row.start >= COMPARED_FROM]
         for scheme, rows in by_scheme.items()
     }
     lengths = trial.evaluation.lengths
@@ -264,17 +260,17 @@ def _announce_recall(page: Page, trial: TrainingTrial) -> None:
     )
 
 
-def _print_recall(page: Page, trial: TrainingTrial, records: Mapping[str, Record]) -> None:
+def _print_recall(page: Page, trial: TrainingTrial, records: Mapping[str, TrainingRecord]) -> None:
     trained = trial.config.length
     lengths = trial.evaluation.lengths
-    recalled = {scheme: values_recalled(record) for scheme, record in records.items()}
+    recalled = {scheme: record.recall_by_length() for scheme, record in records.items()}
     page.paragraph(
         f"The share of values that they know; 1 in {trial.config.task_options['values']} is chance.\n"
     )
     page.table(
         ("scheme", *(f"{n:,}" + (" (trained)" if n == trained else "") for n in lengths)),
         [
-            (TITLES[scheme], *(f"{row[length]:.3f}" for length in lengths))
+            (title_of(scheme), *(f"{row[length]:.3f}" for length in lengths))
             for scheme, row in recalled.items()
         ],
         numbers=True,
@@ -291,9 +287,9 @@ def _recall_findings(
         at = f"at {longest // trained} times the trained length"
         start = "has learned it" if learned >= KNOWN else f"has learned {learned:.0%} of it"
         if left < LOST * learned:
-            yield f"{TITLES[scheme]} {start}, and {at} knows {left:.0%}."
+            yield f"{title_of(scheme)} {start}, and {at} knows {left:.0%}."
         else:
-            yield f"{TITLES[scheme]} {start}, and {at} still knows {left:.0%}."
+            yield f"{title_of(scheme)} {start}, and {at} still knows {left:.0%}."
 
 
 def _print_next(page: Page, output: Path, report: Path) -> None:

@@ -120,9 +120,7 @@ def diagnose_command(
             indent=1,
         )
         page.line(f"\n{results / RESULTS}")
-        missing = write_figure(
-            results / FIGURE, lambda: draw_diagnosis(asdict(longest), title=model.title)
-        )
+        missing = write_figure(results / FIGURE, lambda: draw_diagnosis(longest, title=model.title))
         page.line(f"No figure: {missing}" if missing else str(results / FIGURE))
 
 

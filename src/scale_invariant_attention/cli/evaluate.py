@@ -92,7 +92,7 @@ def evaluate(
         missing = write_figure(
             results / FIGURE,
             lambda: draw_loss_by_position(
-                {scheme: [asdict(row) for row in by_position]},
+                {scheme: by_position},
                 title=f"Loss by position, {scheme}",
                 train_length=model.config.train_length,
             ),

@@ -62,6 +62,7 @@ def needle(
         from ..data.needles import NeedleTask
         from ..evaluation.retrieval import find_needles, needle_table
         from ..files import check_writable
+        from ..lab.measurements import NeedleCell
         from ..lab.reporting.evaluation_figures import draw_needles
         from ..lab.results import describe_data, write_figure, write_results
         from ..lab.trained_models import describe, open_subject, results_folder
@@ -103,7 +104,7 @@ def needle(
         missing = write_figure(
             results / FIGURE,
             lambda: draw_needles(
-                table["cells"],
+                [NeedleCell(**cell) for cell in table["cells"]],
                 title=f"Needles found, {config.scheme or 'a custom scheme'}",
                 train_length=config.train_length,
             ),

@@ -374,11 +374,11 @@ def write_page(
         converted = EXPERIMENTS["table4"].records(results, seeds) if has_conversions else []
         check_writable(figures)
         text, drawn = page_and_figures(
-            [it.to_dict() for it in main],
-            {name: [it.to_dict() for it in mine] for name, mine in swept.items()},
-            [it.to_dict() for it in needles],
-            [it.to_dict() for it in recalled],
-            [it.to_dict() for it in converted],
+            main,
+            swept,
+            needles,
+            recalled,
+            converted,
             figures_at=Path(os.path.relpath(figures, output.parent)).as_posix(),
         )
         for name, picture in drawn.items():

@@ -119,11 +119,22 @@ def markdown(table: Table) -> str:
     |---|---|
     | rope | **1.5** |
     """
-    lines = [
+    lines = (
         [row.head, *(f"**{it.text}**" if it.best else it.text for it in row.cells)]
         for row in table.rows
-    ]
-    return "\n".join((_line(table.header), "|" + "---|" * len(table.header), *map(_line, lines)))
+    )
+    return markdown_table(table.header, lines)
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table of cells that are text already.
+
+    >>> print(markdown_table(("scheme", "loss"), [("rope", "1.5")]))
+    | scheme | loss |
+    |---|---|
+    | rope | 1.5 |
+    """
+    return "\n".join((_line(header), "|" + "---|" * len(header), *map(_line, rows)))
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -1,7 +1,6 @@
-"""Table 4 of REPRODUCTION.md: what it makes of records."""
+"""Table 4 of REPRODUCTION.md, from small records."""
 
-import json
-from dataclasses import asdict
+from dataclasses import replace
 
 import pytest
 from small_records import LENGTHS, table
@@ -15,15 +14,16 @@ OURS = "scale-invariant-p-rope"
 
 
 def record(trial, losses):
-    """What a conversion would leave, had it ended with these losses."""
-    asked = {"config": trial.config.to_dict(), "evaluation": asdict(trial.evaluation)}
+    """The record of a conversion with these losses."""
     like = trained("rope", trial.config.seed, losses)
-    return {
-        **like,
-        **json.loads(json.dumps(asked)),
-        "trained_as": trial.training_name,
-        "provenance": like["provenance"] | {"transformers": "5.0.0"},
-    }
+    return replace(
+        like,
+        config=trial.config,
+        evaluation=trial.evaluation,
+        name=trial.name,
+        trained_as=trial.training_name,
+        provenance=replace(like.provenance, transformers="5.0.0"),
+    )
 
 
 def losses_of(trial):
@@ -58,7 +58,7 @@ def test_every_scheme_stands_beside_the_paper():
     assert "Scale-inv. p-RoPE at 4,096. In the paper: YaRN at 4,096" in " ".join(page.split())
 
 
-def test_what_differs_in_scale_is_said():
+def test_differences_in_scale_are_listed():
     page = section()
     assert (
         "| model | a Llama of 0.87 million parameters, with RoPE for 1,228,800 tokens first "
@@ -68,7 +68,7 @@ def test_what_differs_in_scale_is_said():
     assert "| AdamW | 0.001, after 0.003 at first | 2e-05 |" in page
 
 
-def test_ours_is_shown_calibrated_and_without_training():
+def test_ours_is_shown_calibrated_and_without_fine_tuning():
     page = section()
     assert lines(page, "| trained on |") == ["| trained on | 1.500 | 1.500 | 1.500 |"]
     assert lines(page, "| calibrated, trained on |")[0].startswith(

@@ -1,17 +1,17 @@
-"""docs/figures.md and the pictures that it shows are what the records say."""
+"""docs/figures.md and its figures agree with the records."""
 
 from pathlib import Path
 
 from typer.testing import CliRunner
 
 from scale_invariant_attention.cli import app
-from scale_invariant_attention.cli.figures import FORMATS
+from scale_invariant_attention.lab.reporting.gallery import FORMATS
 
 ROOT = Path(__file__).parents[3]
 
 
-def test_the_page_and_the_figures_of_the_repository_are_what_its_records_say(tmp_path, monkeypatch):
-    # Pixels take as long as all the rest, and other tests look at them.
+def test_the_figures_of_the_repository_agree_with_its_records(tmp_path, monkeypatch):
+    # Rendering takes as long as all the rest, and other tests cover it.
     monkeypatch.setitem(FORMATS, "png", lambda figure: b"")
     results, docs = ROOT / "results" / "mini", tmp_path / "docs"
     words = ["figures", "--results", results, "-o", docs / "figures", "--formats", "png"]

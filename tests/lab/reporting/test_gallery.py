@@ -1,9 +1,14 @@
-"""The gallery: which figures are made of which records, what they draw, and the page of them."""
+"""The gallery: the figures, their sources, and the page of them."""
+
+from dataclasses import replace
 
 import pytest
 from attention_records import attention_record
 from small_records import record, table
 
+from scale_invariant_attention.lab.experiments.theory_numbers import TransformTable
+from scale_invariant_attention.lab.measurements import Mean
+from scale_invariant_attention.lab.records import TrainingCurve, Validation
 from scale_invariant_attention.lab.reporting.attention_figures import (
     against_length_figure,
     entropy_figure,
@@ -21,13 +26,13 @@ from scale_invariant_attention.lab.reporting.gallery import (
     gallery,
 )
 
-ROWS = [{"start": t, "mean": 2 * root_log(t) + 1, "standard_error": 0.1} for t in (10, 50, 900)]
-TABLE = {"distance": [1.0, 10.0], "gain": [1.0, 2.0], "bias": [0.0, -1.0], "weight": [1.0, 0.5]}
+ENTROPIES = {t: Mean(2 * root_log(t) + 1, 0.1) for t in (10, 50, 900)}
+TRANSFORM = TransformTable([1.0, 10.0], [1.0, 2.0], [0.0, -1.0], [1.0, 0.5], [1.0, 2.0])
 THEORY = TheoryNumbers(
-    against_length={name: attention_record("rope")["attention"] for name in ("plain", "logn")},
-    transformed={"2": ROWS},
-    plain={"2": ROWS},
-    transform={"10": {**TABLE, "decade_mass": [1.0, 2.0]}},
+    against_length={name: attention_record("rope").attention for name in ("plain", "logn")},
+    transformed={"2": ENTROPIES},
+    plain={"2": ENTROPIES},
+    transform={"10": TRANSFORM},
     samples=128,
 )
 COMPARED = ("p-rope", "logn-p-rope", "scale-invariant-p-rope")
@@ -37,28 +42,27 @@ def losses_of(scheme, seed):
     return (1.0, 1.5, 2.0 + 0.1 * seed)
 
 
-def trained(record):
-    """With a validation after the steps that are not drawn, and as many steps."""
-    return {
-        **record,
-        "training": {"loss": [2.0] * 200},
-        "validation": [
-            {"step": step, "validation": {"256": 1.0, "1024": 2.0 + step / 1000}}
-            for step in (125, 250)
-        ],
-    }
+def trained(record, loss=2.0):
+    """The record with 200 training steps of one loss, and two validations."""
+    return replace(
+        record,
+        training=TrainingCurve((loss,) * 200, (1.0,) * 200),
+        validation=tuple(
+            Validation(step, {256: 1.0, 1024: 2.0 + step / 1000}) for step in (125, 250)
+        ),
+    )
 
 
 def recorded(**changes):
-    main = {
-        f"{it['config']['scheme']}-seed-{it['config']['seed']}": trained(it)
-        for it in table(losses_of)
-    }
-    swept = {
-        f"tau-{tau:g}-seed-0": record("scale-invariant-p-rope", 0, (1.0, 1.1, tau), tau=tau)
+    main = [trained(it) for it in table(losses_of)]
+    swept = [
+        replace(
+            record("scale-invariant-p-rope", 0, (1.0, 1.1, tau), tau=tau),
+            name=f"tau-{tau:g}-seed-0",
+        )
         for tau in (0.1, 1.0)
-    }
-    attention = {f"attention-{name}-seed-0": attention_record(name) for name in COMPARED}
+    ]
+    attention = [attention_record(name) for name in COMPARED]
     return Recorded(**{"main": main, "tau": swept, "attention": attention, **changes})
 
 
@@ -83,7 +87,7 @@ def test_every_figure_with_its_source(made):
     assert "alibi-seed-{0,1,2}" in sources["figure-3-training"]
     assert "yarn" not in sources["figure-3-training"]
     for it in made:
-        # What it was made from stands in the picture itself.
+        # The source is written in the figure itself.
         assert " ".join(it.figure.get_supxlabel().split()) == it.source
     assert as_png(made[0].figure, dpi=50).startswith(b"\x89PNG")
     as_lines = as_svg(made[0].figure)
@@ -92,8 +96,8 @@ def test_every_figure_with_its_source(made):
     assert as_svg(again.figure) == as_svg(next(gallery(THEORY, recorded())).figure)
 
 
-def test_what_lacks_records_says_how_they_are_made():
-    nothing = gallery(THEORY, recorded(main={}, tau={}, attention={}))
+def test_missing_records_are_named_with_the_command_that_makes_them():
+    nothing = gallery(THEORY, recorded(main=[], tau=[], attention=[]))
     missing = [it for it in nothing if isinstance(it, Missing)]
     assert [it.command.split(",")[0] for it in missing] == [
         "sia reproduce attention",
@@ -104,10 +108,9 @@ def test_what_lacks_records_says_how_they_are_made():
     ]
 
 
-def test_the_page_shows_figures_fits_and_what_is_missing(made):
-    page = figure_page(
-        [*made, Missing("Figure 20", "sia reproduce it")], length=256, figures_at="figures"
-    )
+def test_the_page_shows_figures_fits_and_missing_records(made):
+    missing = Missing("Figure 20", "sia reproduce it")
+    page = figure_page([*made, missing], figures_at="figures")
     assert "![Figure 3: loss through training](figures/figure-3-training.png)" in page
     assert "| 2 | 2.000 | 1.000 | 1.0000 |" in page
     assert "## Figure 20\n\nNot drawn: its records are missing. `sia reproduce it` makes" in page
@@ -122,12 +125,20 @@ def test_figure_1_has_a_row_of_theory_and_one_of_models():
     assert {"p-RoPE", "LogN+p-RoPE", "Scale-inv. p-RoPE"} <= lines.keys()
     assert list(lines["p-RoPE"].get_ydata()) == [0.256, 1.024, 4.096]
     assert {"plain", "LogN, s = 0.4"} <= {line.get_label() for line in axes[0].get_lines()}
-    # 100-1000 lies wholly in contexts of 1,024 and 4,096 alone.
+    # Only contexts of 1,024 and 4,096 hold the whole range 100-1000.
     inside = next(line for line in axes[6].get_lines() if line.get_label() == "p-RoPE")
     assert list(inside.get_xdata()) == [1024, 4096]
     assert list(inside.get_ydata()) == [2.0, 2.0]
     share = next(line for line in axes[7].get_lines() if line.get_label() == "p-RoPE")
     assert list(share.get_ydata()) == [100 / 256, 100 / 1024, 100 / 4096]
+
+
+def with_layer(record, index, **changes):
+    """The record with changes to a layer at 1,024 tokens."""
+    first, second, third = record.attention
+    layers = list(second.layers)
+    layers[index] = replace(layers[index], **changes)
+    return replace(record, attention=(first, replace(second, layers=tuple(layers)), third))
 
 
 def test_quantiles_are_standardised():
@@ -140,10 +151,11 @@ def test_quantiles_are_standardised():
     assert "spread 2.00 to 2.00" in axes[0].texts[0].get_text()
 
 
-def test_heads_are_told_apart_without_colour_and_none_leaves_the_axes():
+def test_heads_differ_without_colour_and_stay_inside_the_axes():
     found = attention_record("rope", heads=4)
-    found["attention"][1]["layers"][1]["scores"]["quantiles"][2] = [-13.5, 0.5, 6.5]
-    figure = quantile_figure(found, 1024)
+    scores = found.attention[1].layers[1].scores
+    far = (*scores.quantiles[:2], (-13.5, 0.5, 6.5), scores.quantiles[3])
+    figure = quantile_figure(with_layer(found, 1, scores=replace(scores, quantiles=far)), 1024)
     names = [it.get_text() for it in figure.legends[0].get_texts()]
     assert names == ["N(0, 1)", "head 0", "head 1", "head 2", "head 3"]
     for axes in figure.axes:
@@ -155,27 +167,30 @@ def test_heads_are_told_apart_without_colour_and_none_leaves_the_axes():
 
 def test_scores_before_rotary_have_a_row_of_their_own():
     found = attention_record("rope")
-    for layer in found["attention"][1]["layers"]:
-        layer["unrotated_scores"] = {**layer["scores"], "mean": [0.0, 0.0]}
+    unrotated = replace(found.attention[1].layers[0].scores, mean=(0.0, 0.0))
+    for layer in range(2):
+        found = with_layer(found, layer, unrotated_scores=unrotated)
     axes = quantile_figure(found, 1024).axes
     assert len(axes) == 4
     assert list(axes[2].get_lines()[1].get_ydata()) == [-2.75, 0.25, 3.25]
-    for layer in found["attention"][1]["layers"]:
-        layer["unrotated_scores"] = None
+    for layer in range(2):
+        found = with_layer(found, layer, unrotated_scores=None)
     (first, _) = quantile_figure(found, 1024).axes
     assert first.get_ylabel().startswith("after rotary")
 
 
 def test_lines_through_entropies():
-    figure, fits = entropy_figure({"2": ROWS, "4": ROWS}, root_log, "sqrt(log t)")
+    figure, fits = entropy_figure({"2": ENTROPIES, "4": ENTROPIES}, root_log, "sqrt(log t)")
     assert fits["4"].slope == pytest.approx(2.0)
     assert fits["4"].intercept == pytest.approx(1.0)
     assert figure.axes[1].get_xlabel() == "sqrt(log t)"
 
 
 def test_training_is_the_mean_over_seeds():
-    records = [trained(record("alibi", seed, (1.0, 1.0, 1.0))) for seed in range(2)]
-    records[1]["training"] = {"loss": [4.0] * 200}
+    records = [
+        trained(record("alibi", seed, (1.0, 1.0, 1.0)), loss)
+        for seed, loss in enumerate((2.0, 4.0))
+    ]
     axes = training_figure(records, ["alibi"]).axes
     assert set(axes[0].get_lines()[0].get_ydata()) == {3.0}
     longer = next(line for line in axes[2].get_lines() if line.get_label() == "ALiBi")

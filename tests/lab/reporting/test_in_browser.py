@@ -9,8 +9,9 @@ from explored_schedules import schedules
 from small_records import table
 
 from scale_invariant_attention import schemes
-from scale_invariant_attention.cli.report_inputs import read_entries
+from scale_invariant_attention.lab.records import write_record
 from scale_invariant_attention.lab.reporting.web_page import render_page
+from scale_invariant_attention.lab.reporting.web_page.inputs import read_entries
 from scale_invariant_attention.theory import expected_range_mass, expected_range_negentropy
 
 pytestmark = pytest.mark.skipif(
@@ -31,9 +32,7 @@ def losses_of(scheme, seed):
 def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
     for made in table(losses_of, seeds=(0, 1)):
-        config = made["config"]
-        name = f"{config['scheme']}-seed-{config['seed']}.json"
-        (folder / name).write_text(json.dumps(made))
+        write_record(made, folder)
     path = folder / "index.html"
     path.write_text(render_page(read_entries([folder]), title="In a browser"))
     return path

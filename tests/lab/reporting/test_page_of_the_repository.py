@@ -1,4 +1,4 @@
-"""REPRODUCTION.md of the repository is what its records say."""
+"""REPRODUCTION.md agrees with the records of the repository."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from scale_invariant_attention.cli import app
 ROOT = Path(__file__).parents[3]
 
 
-def test_the_page_of_the_repository_is_what_its_records_say(tmp_path):
+def test_the_page_of_the_repository_agrees_with_its_records(tmp_path):
     pytest.importorskip("transformers", reason="the trials of Table 4 are described in its terms")
     results = ROOT / "results" / "mini"
     words = ["reproduce", "page", "--results", results, "--figures", tmp_path / "docs"]

@@ -1,4 +1,4 @@
-"""REPRODUCTION.md: what it makes of records."""
+"""REPRODUCTION.md: its tables, figures and sentences from small records."""
 
 import pytest
 from small_records import record, table
@@ -15,7 +15,7 @@ def losses_of(scheme, seed):
 @pytest.fixture(scope="module")
 def made():
     main = table(losses_of)
-    ours = [it for it in main if it["config"]["scheme"] == "scale-invariant-p-rope"]
+    ours = [it for it in main if it.scheme == "scale-invariant-p-rope"]
     swept = [
         record("scale-invariant-p-rope", 0, (1.3, 1.4, 1.5), tau=0.1),
         record("scale-invariant-p-rope", 0, (1.6, 1.7, 1.8), tau=100.0),
@@ -40,7 +40,7 @@ def test_every_scheme_stands_beside_the_paper(made):
     assert ablation.endswith("|  |  |  |  |")
 
 
-def test_what_differs_in_scale_is_said(made):
+def test_differences_in_scale_are_listed(made):
     page, _ = made
     assert "| parameters | 0.85 million | 162 million |" in page
     assert "| heads | 4 of 32 | 6 of 128 |" in page
@@ -59,16 +59,16 @@ def test_a_sweep_compares_the_seeds_that_all_values_have(made):
         assert picture.startswith(b"\x89PNG")
 
 
-def test_where_it_comes_from_is_said_once_a_training(made):
+def test_the_provenance_counts_each_training_once(made):
     page, _ = made
-    # Of 12 schemes 9 are trained, with 3 seeds, and 2 more of the sweep.
+    # 9 of the 12 schemes are trained, with 3 seeds, and 2 more for the sweep.
     assert (
         "\n38 records of 29 trainings, each on one core (Processor), made from 2026-01-02" in page
     )
     assert "c" * 40 in page
 
 
-def test_links_lead_to_where_the_figures_are():
+def test_links_point_to_the_folder_of_the_figures():
     page, figures = page_and_figures(table(losses_of, seeds=(0,)), {}, figures_at="../pictures")
     assert [f"(../pictures/{name})" in page for name in figures] == [True]
 

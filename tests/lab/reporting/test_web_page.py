@@ -1,8 +1,9 @@
-"""The page of runs: what its tables say, how it is switched, and that nothing in it can run away."""
+"""The report page: its tables, charts and looks, and that no name can become markup."""
 
 import json
 import re
 from base64 import b64encode
+from dataclasses import replace
 from hashlib import sha256
 from html.parser import HTMLParser
 from importlib.resources import files
@@ -12,32 +13,39 @@ import pytest
 from small_records import LENGTHS, record, table
 
 from scale_invariant_attention import schemes
-from scale_invariant_attention.cli.report_inputs import read_entries
-from scale_invariant_attention.lab.reporting.drawing import TITLES, style
-from scale_invariant_attention.lab.reporting.web_page import Entry, Measurement, render_page
-from scale_invariant_attention.lab.reporting.web_page.entries import variants_of
+from scale_invariant_attention.lab.measurements import LengthLoss
+from scale_invariant_attention.lab.records import write_record
+from scale_invariant_attention.lab.reporting.drawing import style
+from scale_invariant_attention.lab.reporting.web_page import render_page
+from scale_invariant_attention.lab.reporting.web_page.entries import (
+    Entry,
+    MeasuredOn,
+    Measurement,
+    StepLoss,
+    variants_of,
+)
+from scale_invariant_attention.lab.reporting.web_page.inputs import read_entries
 from scale_invariant_attention.lab.reporting.web_page.parts import (
     DASHES,
     FURTHER,
-    ON_DARK,
     scheme_look,
 )
-from scale_invariant_attention.lab.reporting.web_page.scheme_sentences import SENTENCES
 
+TITLES = {name: schemes.entry(name).title for name in schemes.names()}
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u2028'\"&"
 
 
 def losses_of(scheme, seed):
-    """Told apart by scheme and seed; scale-invariant p-RoPE is best but at the shortest."""
-    place = schemes.names().index(scheme)
-    base = 1.0 if scheme == "scale-invariant-p-rope" else 1.1 + 0.01 * place
+    """Different for each scheme and seed; scale-invariant p-RoPE is best except at the shortest."""
+    index = schemes.names().index(scheme)
+    base = 1.0 if scheme == "scale-invariant-p-rope" else 1.1 + 0.01 * index
     return tuple(
         base + 0.003 * seed + (0.5 if base == 1.0 and n == LENGTHS[0] else 0.0) for n in LENGTHS
     )
 
 
 class Page(HTMLParser):
-    """A page as a browser takes it apart: tables, scripts, styles, and all attributes."""
+    """A page as a browser parses it: tables, scripts, styles, and all attributes."""
 
     def __init__(self, text):
         super().__init__()
@@ -87,13 +95,12 @@ def results(tmp_path_factory):
     """Records of all schemes with three seeds, and a sweep."""
     folder = tmp_path_factory.mktemp("results")
     for made in table(losses_of):
-        config = made["config"]
-        (folder / f"{config['scheme']}-seed-{config['seed']}.json").write_text(json.dumps(made))
+        write_record(made, folder)
     for tau in (1.0, 100.0):
         changes = {"changes": {"scheme_options": {"base": 16.0, "tau": tau}}}
         made = record("scale-invariant-p-rope", 0, (2.0, 2.1, 2.0 + tau / 100), **changes)
-        made["trained_as"] = f"tau-{tau:g}"
-        (folder / f"tau-{tau:g}.json").write_text(json.dumps(made))
+        name = f"tau-{tau:g}"
+        write_record(replace(made, name=name, trained_as=name), folder)
     return folder
 
 
@@ -135,8 +142,8 @@ def test_a_sweep_stands_apart_and_compares_the_seeds_that_all_have(page):
 
 
 def test_every_scheme_has_a_sentence_and_looks_as_in_figures(page):
-    assert set(SENTENCES) == set(schemes.names()) == set(TITLES)
     for scheme, title in TITLES.items():
+        assert schemes.entry(scheme).sentence in "".join(page.text)
         look = page.data["looks"][title]
         assert look["light"] == style(scheme)["color"]
         assert look["dash"] == DASHES[style(scheme)["linestyle"]]
@@ -161,9 +168,10 @@ def test_lines_and_text_stand_out_from_both_backgrounds():
         files("scale_invariant_attention.lab.reporting.web_page") / "assets/page.css"
     ).read_text()
     themes = [dict(re.findall(r"--(\w+): (#\w{6})", block)) for block in css.split("}")[:2]]
+    names = ("light", "dark")
     for place, theme in enumerate(themes):
         lines = [
-            *(list(ON_DARK) if place == 0 else ON_DARK.values()),
+            *({scheme_look(scheme)[names[place]] for scheme in TITLES}),
             *(it[place] for it in FURTHER),
         ]
         for line in lines:
@@ -177,24 +185,30 @@ def test_lines_and_text_stand_out_from_both_backgrounds():
 
 
 def hostile_entry():
-    config = record("rope", 0, (1.0, 2.0, 3.0))["config"] | {"scheme": HOSTILE, "data": HOSTILE}
-    losses = [{"length": 256, "loss": 1.0}, {"length": 512, "loss": 2.0}]
-    steps = [{"step": 1, "loss": float("nan")}, {"step": 2, "loss": 1.0}]
-    on = {"data": HOSTILE, "fingerprint": HOSTILE, "tokens": 8}
+    config = replace(record("rope", 0, (1.0, 2.0, 3.0)).config, scheme="hostile")
+    losses = [LengthLoss(256, 1.0, None, 8), LengthLoss(512, 2.0, None, 8)]
+    steps = [StepLoss(1, float("nan")), StepLoss(2, 1.0)]
     return Entry(
         name=HOSTILE,
         source=HOSTILE,
         config=config,
         origins=[{"cpu": HOSTILE}],
-        measured={
-            "losses": Measurement(on, losses),
-            "training": Measurement({"data": HOSTILE, "task": HOSTILE}, steps),
-        },
         state=HOSTILE,
         trained_as=HOSTILE,
+        losses=Measurement(MeasuredOn(HOSTILE, HOSTILE, tokens=8), losses),
+        training=Measurement(MeasuredOn(HOSTILE, task=HOSTILE), steps),
     )
 
 
+@pytest.fixture
+def hostile_scheme():
+    """A scheme whose title and sentence try to be markup."""
+    schemes.register(schemes.NamedScheme("hostile", schemes.Scheme, HOSTILE, HOSTILE))
+    yield
+    schemes.unregister("hostile")
+
+
+@pytest.mark.usefixtures("hostile_scheme")
 def test_names_cannot_become_markup_or_scripts():
     page = Page(render_page([hostile_entry()], title=HOSTILE))
     assert len(page.inline) == 2 + 1 + 5
@@ -202,12 +216,12 @@ def test_names_cannot_become_markup_or_scripts():
     tags = {tag for tag, _, _ in page.attributes}
     assert "img" not in tags
     assert not [it for it in page.attributes if it[1].startswith("on")]
-    # A loss that is no number is a gap.
+    # A loss that is not a number leaves a gap.
     [chart] = [it for it in page.data["charts"] if it["name"] == "training-0"]
     assert chart["panels"][0]["lines"][0]["y"] == [None, 1.0]
 
 
-def test_the_policy_allows_what_is_there_and_nothing_else(page):
+def test_the_policy_allows_the_embedded_parts_and_nothing_else(page):
     [policy] = [
         value for _, name, value in page.attributes if name == "content" and "-src" in value
     ]
@@ -236,31 +250,31 @@ def test_many_runs_make_a_page_that_can_be_sent(results, page):
     assert f"{12 * 3 + 2} runs of 12 schemes" in " ".join("".join(page.text).split())
 
 
-def test_the_same_seed_again_is_no_further_seed(results, tmp_path):
+def test_the_same_seed_twice_counts_once(results, tmp_path):
     copy = tmp_path / "again.json"
     copy.write_text((results / "rope-seed-0.json").read_text())
     entries = read_entries([results / "rope-seed-0.json", copy, results / "rope-seed-0.json"])
     assert len(entries) == 2
     assert [it.label for it in variants_of(entries)] == ["RoPE", f"RoPE ({copy})"]
     rows = Page(render_page(entries, title="x")).table("Loss in nats")
-    # And where all are alike none is best.
+    # Where all are alike, none is best.
     assert [row[1] for row in rows[1:]] == ["1.100", "1.100"]
 
 
-def test_what_was_measured_on_other_text_is_not_compared(tmp_path):
+def test_measurements_on_different_text_are_not_compared(tmp_path):
     for name, corpus in (("rope-seed-0", "a" * 64), ("alibi-seed-0", "b" * 64)):
         made = record(name.removesuffix("-seed-0"), 0, (1.0, 2.0, 3.0))
-        (tmp_path / f"{name}.json").write_text(json.dumps(made | {"corpus": corpus}))
+        write_record(replace(made, corpus=corpus), tmp_path)
     found = Page(render_page(read_entries([tmp_path]), title="x"))
     names = [chart["name"] for chart in found.data["charts"]]
     assert {"loss-0", "loss-1", "position-0", "position-1"} <= set(names)
     assert "★" not in "".join(found.text)
 
 
-def test_variants_of_a_scheme_say_in_what_they_differ(tmp_path):
+def test_labels_of_variants_name_what_differs(tmp_path):
     for width in (128, 256):
         made = record("rope", 0, (1.0, 2.0, 3.0), changes={"width": width})
-        (tmp_path / f"wide-{width}.json").write_text(json.dumps(made))
+        write_record(replace(made, name=f"wide-{width}"), tmp_path)
     labels = [it.label for it in variants_of(read_entries([tmp_path]))]
     assert labels == ["RoPE", "RoPE, width 256"]
 

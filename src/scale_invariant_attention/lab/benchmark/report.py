@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from textwrap import fill
 
-from ..reporting.markdown import table
+from ..tables import markdown_table
 from .figures import DECODE_FIGURE, PEAK_FIGURE, RATIO_FIGURE
 from .problem import DECODE
 from .records import MICROSECONDS, RATIO, SHARE, ModelTiming, Ratio, Timing, held_to_targets
@@ -77,7 +77,7 @@ def page(
 def _targets(targets: Sequence[Ratio], backend: str) -> Iterable[str]:
     met = sum(ratio.met for ratio in targets)
     yield _TARGETS_HEAD.format(backend=backend, met=met, count=len(targets))
-    yield table(
+    yield markdown_table(
         ("", "heads", "length", "pass", "measured", "target", "met"),
         [
             (
@@ -97,7 +97,7 @@ def _targets(targets: Sequence[Ratio], backend: str) -> Iterable[str]:
 def _models(models: Sequence[ModelTiming]) -> Iterable[str]:
     yield _MODELS_HEAD
     header = "model", "", "tokens", "milliseconds", "relative to RoPE on SDPA", "target", "met"
-    yield table(
+    yield markdown_table(
         (*header, "in attention"),
         [
             (
@@ -139,7 +139,9 @@ def _table(pass_name: str, shape: str, timings: Sequence[Timing]) -> str:
     bound = "share of bandwidth" if pass_name == DECODE else "share of peak"
     mine = (row for row in timings if (row.pass_name, row.shape) == (pass_name, shape))
     header = ("length", "", "milliseconds", "relative to SDPA", bound, "memory, MiB")
-    return f"## {_heads(shape)}, {pass_name}\n\n" + table(header, map(_cells, _in_order(mine)))
+    return f"## {_heads(shape)}, {pass_name}\n\n" + markdown_table(
+        header, map(_cells, _in_order(mine))
+    )
 
 
 def _cells(row: Timing) -> list[str]:

@@ -5,13 +5,14 @@ and its expectations are exact.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
 from ...analysis import gaussian_attention
 from ...analysis.synthetic import SCHEDULES
 from ...theory import Estimate, LogitSchedule, ScaleInvariantTransform, sample_range_entropy
+from ..measurements import AttentionMeans, LengthAttention, Mean
 
 SAMPLES = 128
 LENGTHS = (256, 1024, 4096, 16_384, 65_536)
@@ -20,31 +21,44 @@ STARTS = (10, 18, 32, 56, 100, 178, 316, 562, 1000, 1778, 3162, 5623, 10_000)
 TAUS = (0.1, 1.0, 10.0, 100.0)
 
 
+@dataclass(frozen=True)
+class TransformTable:
+    """Gain, bias, expected weight and, over tau, the expected mass of ``[t, 10 t)`` by distance t."""
+
+    distance: Sequence[float]
+    gain: Sequence[float]
+    bias: Sequence[float]
+    weight: Sequence[float]
+    decade_mass: Sequence[float]
+
+
 def against_length(
     lengths: Sequence[int] = LENGTHS, samples: int = SAMPLES
-) -> dict[str, list[dict[str, Any]]]:
-    """For each schedule an entry a length, in the form that records have of a trained model.
+) -> dict[str, list[LengthAttention]]:
+    """Attention by length for each schedule, as records hold that of a trained model.
 
     >>> rows = against_length((256,), samples=16)["plain"]
-    >>> round(rows[0]["overall"]["recent_share"][0]["mean"], 1)
+    >>> round(rows[0].recent_share.mean, 1)
     0.4
     """
-    return {name: [_entry(name, length, samples) for length in lengths] for name in SCHEDULES}
+    return {name: [_at_length(name, length, samples) for length in lengths] for name in SCHEDULES}
 
 
-def _entry(name: str, length: int, samples: int) -> dict[str, Any]:
+def _at_length(name: str, length: int, samples: int) -> LengthAttention:
     found = gaussian_attention(name, length, samples=samples)
     inside = list(found.range_entropy.items())
-    return {
-        "length": length,
-        # As if the ranges were neighbours, which these are.
-        "edges": [*(start for (start, _), _ in inside), *(stop for (_, stop), _ in inside[-1:])],
-        "overall": {
-            "global_entropy": [_numbers(found.global_entropy)],
-            "recent_share": [_numbers(found.recent_share)],
-            "entropy": [_numbers(estimate) for _, estimate in inside],
-        },
-    }
+    return LengthAttention(
+        length,
+        # The ranges are adjacent.
+        edges=(*(start for (start, _), _ in inside), *(stop for (_, stop), _ in inside[-1:])),
+        overall=AttentionMeans(
+            share=(),
+            entropy=tuple(_mean(estimate) for _, estimate in inside),
+            global_entropy=(_mean(found.global_entropy),),
+            recent_share=(_mean(found.recent_share),),
+        ),
+        layers=(),
+    )
 
 
 def range_entropies(
@@ -52,47 +66,44 @@ def range_entropies(
     ratios: Sequence[int] = RATIOS,
     starts: Sequence[int] = STARTS,
     samples: int = SAMPLES,
-) -> dict[str, list[dict[str, Any]]]:
-    """The entropy inside ``[t, ratio * t)`` for each ratio and start.
+) -> dict[str, dict[int, Mean]]:
+    """The entropy inside ``[t, ratio * t)``, by ratio, then by t.
 
     >>> from scale_invariant_attention.theory import Plain
-    >>> rows = range_entropies(Plain(), ratios=(2,), starts=(1000,))["2"]
-    >>> round(rows[0]["mean"], 2)
+    >>> entropies = range_entropies(Plain(), ratios=(2,), starts=(1000,))
+    >>> round(entropies["2"][1000].mean, 2)
     6.41
     """
     return {
-        str(ratio): [
-            {
-                "start": start,
-                **_numbers(sample_range_entropy(schedule, start, ratio * start, samples=samples)),
-            }
+        str(ratio): {
+            start: _mean(sample_range_entropy(schedule, start, ratio * start, samples=samples))
             for start in starts
-        ]
+        }
         for ratio in ratios
     }
 
 
-def transform_tables(taus: Sequence[float] = TAUS) -> dict[str, dict[str, list[float]]]:
-    """Gain, bias, expected weight and, over tau, the expected mass of ``[t, 10 t)``, for each tau.
+def transform_tables(taus: Sequence[float] = TAUS) -> dict[str, TransformTable]:
+    """The table of each tau.
 
     >>> table = transform_tables((10.0,))["10"]
-    >>> table["distance"][0], round(table["gain"][0], 4), round(table["bias"][0], 4)
+    >>> table.distance[0], round(table.gain[0], 4), round(table.bias[0], 4)
     (1.0, 1.0912, -0.1906)
     """
-    places = sorted({round(10 ** (step / 10)) for step in range(43)})
-    distance = torch.tensor(places, dtype=torch.float64)
+    distances = sorted({round(10 ** (step / 10)) for step in range(43)})
+    distance = torch.tensor(distances, dtype=torch.float64)
     tables = {}
     for tau in taus:
         transform = ScaleInvariantTransform(tau)
-        tables[f"{tau:g}"] = {
-            "distance": distance.tolist(),
-            "gain": transform.gain(distance).tolist(),
-            "bias": transform.bias(distance).tolist(),
-            "weight": transform.expected_weight(distance).tolist(),
-            "decade_mass": [transform.range_mass(t, 10 * t) / tau for t in places],
-        }
+        tables[f"{tau:g}"] = TransformTable(
+            distance.tolist(),
+            transform.gain(distance).tolist(),
+            transform.bias(distance).tolist(),
+            transform.expected_weight(distance).tolist(),
+            [transform.range_mass(t, 10 * t) / tau for t in distances],
+        )
     return tables
 
 
-def _numbers(estimate: Estimate) -> dict[str, float]:
-    return {"mean": estimate.mean, "standard_error": estimate.standard_error}
+def _mean(estimate: Estimate) -> Mean:
+    return Mean(estimate.mean, estimate.standard_error)

@@ -4,10 +4,12 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .attention import range_entropies
+from ...analysis import Diagnosis
+from ..experiments.theory_numbers import TransformTable
+from ..measurements import LengthAttention, Mean, ScoreMoments
+from ..records import TrainingRecord
 from .drawing import (
     MARKERS,
-    TITLES,
     Fit,
     Point,
     as_png,
@@ -16,8 +18,8 @@ from .drawing import (
     new_figure,
     straight_line,
     style,
+    title_of,
 )
-from .losses import Record, scheme_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,31 +31,42 @@ PANELS = (
     "share on the last 100 tokens",
 )
 
-# Schedules of Gaussian scores look like the models that have them.
+# Schedules of Gaussian scores are drawn like the models that have them.
 SCHEDULES = {"plain": "p-rope", "logn": "logn-p-rope", "scale-invariant": "scale-invariant-p-rope"}
 SCHEDULE_TITLES = {"plain": "plain", "logn": "LogN, s = 0.4", "scale-invariant": "scale-invariant"}
 
 # Quantile plots reach at least so many standard deviations to both sides.
 REACH = 5.0
+SHADES = ("#000000", "#0072b2", "#d55e00", "#009e73")
+DASHES = ("-", "--", "-.", ":")
+MARKER_SPACING = 8  # in quantiles
 
-# The lines of one panel, by scheme.
+RATIO_STYLES: tuple[dict[str, Any], ...] = (
+    {"color": "#000000", "marker": "o", "linestyle": "-"},
+    {"color": "#0072b2", "marker": "s", "linestyle": "--"},
+    {"color": "#d55e00", "marker": "^", "linestyle": "-."},
+    {"color": "#009e73", "marker": "D", "linestyle": ":"},
+    {"color": "#aa4499", "marker": "v", "linestyle": "-"},
+)
+
+# Lines of one panel, by label.
 Panel = dict[str, list[Point]]
 
 
 def against_length_figure(
-    gaussian: Mapping[str, Sequence[Mapping[str, Any]]], records: Iterable[Record]
+    gaussian: Mapping[str, Sequence[LengthAttention]], records: Iterable[TrainingRecord]
 ) -> "Figure":
-    """Four panels a row against context length: Gaussian scores above, trained models below.
+    """Two rows of panels against context length: Gaussian scores above, trained models below.
 
-    `gaussian` has, for each schedule, an entry a length as `range_entropies` and the records have them.
+    `gaussian` holds the theory's attention by schedule.
     """
     figure = new_figure(13, 6.2)
     upper, lower = figure.subplots(2, len(PANELS))
-    above = {SCHEDULES[name]: {"attention": rows} for name, rows in gaussian.items()}
-    below = {scheme_of(record): record for record in records}
+    above = {SCHEDULES[name]: rows for name, rows in gaussian.items()}
+    below = {record.scheme: record.measured("attention") for record in records}
     titles = {SCHEDULES[name]: title for name, title in SCHEDULE_TITLES.items()}
     _draw_row(upper, above, titles)
-    _draw_row(lower, below, TITLES)
+    _draw_row(lower, below, {scheme: title_of(scheme) for scheme in below})
     for axes, title in zip(upper, PANELS, strict=True):
         axes.set_title(title, fontsize=10)
         axes.set_xlabel("")
@@ -69,12 +82,16 @@ def against_length_figure(
     return figure
 
 
-def _draw_row(row: Sequence[Any], records: Mapping[str, Record], titles: Mapping[str, str]) -> None:
-    panels = _panels(records)
+def _draw_row(
+    row: Sequence[Any],
+    by_scheme: Mapping[str, Sequence[LengthAttention]],
+    titles: Mapping[str, str],
+) -> None:
+    panels = _panels(by_scheme)
     for axes, panel in zip(row, panels, strict=True):
         lengths = sorted({point.x for points in panels[0].values() for point in points})
         for scheme, points in panel.items():
-            draw_points(axes, points, {**style(scheme), "label": titles.get(scheme, scheme)})
+            draw_points(axes, points, {**style(scheme), "label": titles[scheme]})
         axes.set_xscale("log", base=2)
         axes.set_xlim(lengths[0] / 1.3, lengths[-1] * 1.3)
         count_axis(axes.xaxis, lengths)
@@ -83,42 +100,46 @@ def _draw_row(row: Sequence[Any], records: Mapping[str, Record], titles: Mapping
         axes.grid(alpha=0.3)
 
 
-def _panels(records: Mapping[str, Record]) -> list[Panel]:
+def _panels(by_scheme: Mapping[str, Sequence[LengthAttention]]) -> list[Panel]:
     panels: list[Panel] = [{} for _ in PANELS]
-    for scheme, record in records.items():
-        whole = {it["length"]: it["overall"]["global_entropy"][0] for it in record["attention"]}
-        recent = {it["length"]: it["overall"]["recent_share"][0] for it in record["attention"]}
-        inside = [range_entropies(record, start, stop) for start, stop in RANGES]
-        for panel, values in zip(panels, (whole, *inside, recent), strict=True):
-            panel[scheme] = [
-                Point(length, it["mean"], it["standard_error"]) for length, it in values.items()
-            ]
+    for scheme, by_length in by_scheme.items():
+        for panel in panels:
+            panel[scheme] = []
+        for it in by_length:
+            inside = (it.entropy_inside(start, stop) for start, stop in RANGES)
+            for panel, value in zip(
+                panels, (it.global_entropy, *inside, it.recent_share), strict=True
+            ):
+                if value is not None:
+                    panel[scheme].append(Point(it.length, value.mean, value.standard_error))
     return panels
 
 
-def quantile_figure(record: Record, length: int) -> "Figure":
-    """Quantiles of every head's scores, standardised, against a Gaussian's: after and before rotary.
+def quantile_figure(record: TrainingRecord, length: int) -> "Figure":
+    """Standardised quantiles of every head's scores against a Gaussian's, after and before rotary.
 
-    One row is left where nothing rotates, and where scores before rotary are not known.
+    There is a single row where nothing rotates, and where scores before rotary are unknown.
     """
-    (entry,) = [it for it in record["attention"] if it["length"] == length]
-    layers: Sequence[Mapping[str, Any]] = entry["layers"]
-    rows = [("after rotary", "scores"), ("before rotary", "unrotated_scores")]
-    if any(layer["unrotated_scores"] is None for layer in layers):
+    (attention,) = [it for it in record.measured("attention") if it.length == length]
+    layers = attention.layers
+    scores = [layer.scores for layer in layers]
+    unrotated = [layer.unrotated_scores for layer in layers]
+    rows = [("after rotary", scores), ("before rotary", unrotated)]
+    if None in unrotated:
         rows = rows[:1]
-    elif all(layer["scores"] == layer["unrotated_scores"] for layer in layers):
-        rows = [("nothing rotates", "scores")]
+    elif scores == unrotated:
+        rows = [("nothing rotates", scores)]
     figure = new_figure(2.4 * len(layers) + 1.4, 0.8 + 2.3 * len(rows))
     grid = figure.subplots(len(rows), len(layers), sharex=True, sharey=True, squeeze=False)
-    for line, (title, name) in zip(grid, rows, strict=True):
-        for axes, layer in zip(line, layers, strict=True):
-            _draw_quantiles(axes, layer[name])
+    for line, (title, moments) in zip(grid, rows, strict=True):
+        for axes, of_layer in zip(line, moments, strict=True):
+            _draw_quantiles(axes, of_layer)
         line[0].set_ylabel(f"{title}\nquantiles of scores")
     for axes, layer in zip(grid[0], layers, strict=True):
-        axes.set_title(f"layer {layer['layer']}", fontsize=10)
+        axes.set_title(f"layer {layer.layer}", fontsize=10)
     for axes in grid[-1]:
         axes.set_xlabel("quantiles of N(0, 1)")
-    # All panels share their axes: from here on nothing lies outside of them.
+    # All panels share their axes, which must hold every line.
     farthest = max(abs(y) for axes in grid.flat for it in axes.get_lines() for y in it.get_ydata())
     reach = max(REACH, 1.05 * farthest)
     grid[0, 0].set_xlim(-3.2, 3.2)
@@ -133,31 +154,30 @@ def quantile_figure(record: Record, length: int) -> "Figure":
     return figure
 
 
-def _draw_quantiles(axes: Any, scores: Mapping[str, Any]) -> None:
-    normal = scores["normal_quantiles"]
+def _draw_quantiles(axes: Any, scores: ScoreMoments) -> None:
+    normal = scores.normal_quantiles
     axes.plot([-3, 3], [-3, 3], color="0.6", linewidth=1, label="N(0, 1)")
     for head, (mean, variance, quantiles) in enumerate(
-        zip(scores["mean"], scores["variance"], scores["quantiles"], strict=True)
+        zip(scores.mean, scores.variance, scores.quantiles, strict=True)
     ):
         spread = variance**0.5
         axes.plot(
             normal,
             [(it - mean) / spread for it in quantiles],
-            color=_SHADES[head % len(_SHADES)],
-            linestyle=_LINES[head % len(_LINES)],
+            color=SHADES[head % len(SHADES)],
+            linestyle=DASHES[head % len(DASHES)],
             linewidth=1.2,
             marker=MARKERS[head % len(MARKERS)],
             markersize=4,
-            # Heads that run together have their markers one after the other.
-            markevery=(2 * head % _APART, _APART),
+            # Staggered, so that heads that run together can be told apart.
+            markevery=(2 * head % MARKER_SPACING, MARKER_SPACING),
             label=f"head {head}",
         )
-    low, high = (f(scores["variance"]) ** 0.5 for f in (min, max))
+    low, high = (f(scores.variance) ** 0.5 for f in (min, max))
     axes.text(
         0.04,
         0.96,
-        f"spread {low:.2f} to {high:.2f}\nmean {min(scores['mean']):+.2f} to "
-        f"{max(scores['mean']):+.2f}",
+        f"spread {low:.2f} to {high:.2f}\nmean {min(scores.mean):+.2f} to {max(scores.mean):+.2f}",
         transform=axes.transAxes,
         va="top",
         fontsize=7,
@@ -165,36 +185,22 @@ def _draw_quantiles(axes: Any, scores: Mapping[str, Any]) -> None:
     axes.grid(alpha=0.3)
 
 
-_SHADES = ("#000000", "#0072b2", "#d55e00", "#009e73")
-_LINES = ("-", "--", "-.", ":")
-_APART = 8  # quantiles from marker to marker
-
-
-LOOKS: tuple[dict[str, Any], ...] = (
-    {"color": "#000000", "marker": "o", "linestyle": "-"},
-    {"color": "#0072b2", "marker": "s", "linestyle": "--"},
-    {"color": "#d55e00", "marker": "^", "linestyle": "-."},
-    {"color": "#009e73", "marker": "D", "linestyle": ":"},
-    {"color": "#aa4499", "marker": "v", "linestyle": "-"},
-)
-
-Entropies = Mapping[str, Sequence[Mapping[str, Any]]]
-
-
 def root_log(distance: float) -> float:
-    """The square root of the natural logarithm."""
+    """Square root of the natural logarithm."""
     return math.sqrt(math.log(distance))
 
 
 def entropy_figure(
-    entropies: Entropies, growth: Callable[[float], float], growth_name: str
+    entropies: Mapping[str, Mapping[int, Mean]],
+    growth: Callable[[float], float],
+    growth_name: str,
 ) -> tuple["Figure", dict[str, Fit]]:
     """Entropy inside ``[t, Delta t)`` against t, and against a growth of t with straight lines.
 
     Args:
-        entropies: for each Delta its rows: start, mean and standard_error.
-        growth: what the right panel has on its axis, such as `root_log`.
-        growth_name: what it is called there.
+        entropies: by Delta, then by t.
+        growth: the horizontal axis of the right panel, such as `root_log`.
+        growth_name: its label.
 
     Returns:
         The figure, and the line for each Delta.
@@ -202,11 +208,11 @@ def entropy_figure(
     figure = new_figure(10, 4)
     left, right = figure.subplots(1, 2, sharey=True)
     fits = {}
-    for look, (ratio, rows) in zip(LOOKS, entropies.items(), strict=False):
+    for look, (ratio, by_start) in zip(RATIO_STYLES, entropies.items(), strict=False):
         label = f"Delta = {ratio}"
         marks = {**look, "markersize": 4, "label": label}
-        draw_points(left, _points(rows, float), marks)
-        straight = _points(rows, growth)
+        draw_points(left, _points(by_start, float), marks)
+        straight = _points(by_start, growth)
         fits[ratio] = straight_line(straight)
         draw_points(right, straight, {**marks, "linestyle": "none", "label": None})
         ends = [straight[0].x, straight[-1].x]
@@ -229,20 +235,25 @@ def entropy_figure(
     return figure, fits
 
 
-def transform_figure(transform: Mapping[str, Mapping[str, Sequence[float]]]) -> "Figure":
-    """Gain, bias, expected weight and expected mass of a decade against distance, a line for each tau.
+def _points(by_start: Mapping[int, Mean], growth: Callable[[float], float]) -> list[Point]:
+    return [Point(growth(start), it.mean, it.standard_error) for start, it in by_start.items()]
 
-    `transform` has for each tau the lists distance, gain, bias, weight and decade_mass.
-    """
+
+def transform_figure(transform: Mapping[str, TransformTable]) -> "Figure":
+    """Gain, bias, expected weight and expected mass of a decade against distance, one line per tau."""
     figure = new_figure(13, 3.6)
     panels = figure.subplots(1, 4)
-    names = ("gain", "bias", "weight", "decade_mass")
-    titles = ("gain a_t", "bias m_t", "expected weight", "expected mass of [t, 10 t), over tau")
-    for axes, name, title in zip(panels, names, titles, strict=True):
-        for look, (tau, table) in zip(LOOKS, transform.items(), strict=False):
+    columns: dict[str, Callable[[TransformTable], Sequence[float]]] = {
+        "gain a_t": lambda table: table.gain,
+        "bias m_t": lambda table: table.bias,
+        "expected weight": lambda table: table.weight,
+        "expected mass of [t, 10 t), over tau": lambda table: table.decade_mass,
+    }
+    for axes, (title, column) in zip(panels, columns.items(), strict=True):
+        for look, (tau, table) in zip(RATIO_STYLES, transform.items(), strict=False):
             axes.plot(
-                table["distance"],
-                table[name],
+                table.distance,
+                column(table),
                 **{**look, "markevery": 8, "markersize": 4},
                 label=f"tau = {tau}",
             )
@@ -259,38 +270,33 @@ def transform_figure(transform: Mapping[str, Mapping[str, Sequence[float]]]) -> 
     return figure
 
 
-def _points(rows: Sequence[Mapping[str, Any]], place: Callable[[float], float]) -> list[Point]:
-    return [Point(place(it["start"]), it["mean"], it["standard_error"]) for it in rows]
-
-
-def draw_diagnosis(found: Mapping[str, Any], *, title: str) -> bytes:
-    """A PNG of a diagnosis as it is recorded, with a line a layer, from dark to light."""
+def draw_diagnosis(diagnosis: Diagnosis, *, title: str) -> bytes:
+    """A PNG of a diagnosis, one line per layer, from dark to light."""
     figure = new_figure(11, 3.6)
     mass, sparsity, scores = figure.subplots(1, 3)
-    layers: Sequence[Mapping[str, Any]] = found["layers"]
-    for place, layer in enumerate(layers):
-        look = _look(place, len(layers))
-        far = [it for it in layer["ranges"] if it["start"] > 0]
-        middles = [math.sqrt(it["start"] * it["stop"]) for it in far]
-        per_decade = [it["share"] / math.log10(it["stop"] / it["start"]) for it in far]
+    for index, layer in enumerate(diagnosis.layers):
+        look = _layer_style(index, len(diagnosis.layers), layer.layer)
+        far = [it for it in layer.ranges if it.start > 0]
+        middles = [math.sqrt(it.start * it.stop) for it in far]
+        per_decade = [it.share / math.log10(it.stop / it.start) for it in far]
         mass.plot(middles, per_decade, **look)
-        # A range that no query sees has no part, and leaves a gap.
-        parts = [math.nan if it["part"] is None else it["part"] for it in far]
+        # A range that no query sees leaves a gap.
+        parts = [math.nan if it.part is None else it.part for it in far]
         sparsity.plot(middles, parts, **look)
-        low, high = layer["score_spreads"]
+        low, high = layer.score_spreads
         scores.errorbar(
-            [layer["layer"]],
-            [layer["score_spread"]],
+            [layer.layer],
+            [layer.score_spread],
             yerr=[
-                [max(0.0, layer["score_spread"] - low)],
-                [max(0.0, high - layer["score_spread"])],
+                [max(0.0, layer.score_spread - low)],
+                [max(0.0, high - layer.score_spread)],
             ],
             capsize=4,
             **{**look, "linestyle": "none"},
         )
     scores.plot(
-        [layer["layer"] for layer in layers],
-        [layer["score_mean"] for layer in layers],
+        [layer.layer for layer in diagnosis.layers],
+        [layer.score_mean for layer in diagnosis.layers],
         color="black",
         marker="_",
         markersize=14,
@@ -302,30 +308,30 @@ def draw_diagnosis(found: Mapping[str, Any], *, title: str) -> bytes:
         axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
         axes.set_ylim(bottom=0)
         axes.set_xlabel("distance in tokens")
-    mass.set_title("share of attention, a decade", fontsize=10)
-    sparsity.set_title("part of the tokens that it falls on", fontsize=10)
+    mass.set_title("share of attention per decade", fontsize=10)
+    sparsity.set_title("fraction of tokens that receive it", fontsize=10)
     scores.axhline(1, color="0.5", linewidth=1, linestyle="--")
     scores.axhline(0, color="0.5", linewidth=1, linestyle=":")
-    scores.set_title("scores: spread with heads, mean as a dash", fontsize=10)
+    scores.set_title("scores: spread (bars: heads), mean (dash)", fontsize=10)
     scores.set_xlabel("layer")
-    scores.set_xticks([layer["layer"] for layer in layers])
+    scores.set_xticks([layer.layer for layer in diagnosis.layers])
     for axes in (mass, sparsity, scores):
         axes.grid(alpha=0.3)
     figure.legend(
         *mass.get_legend_handles_labels(), loc="outside right upper", fontsize=8, frameon=False
     )
-    figure.suptitle(f"{title}, at {found['length']:,} tokens", fontsize=11)
+    figure.suptitle(f"{title}, at {diagnosis.length:,} tokens", fontsize=11)
     return as_png(figure)
 
 
-def _look(place: int, count: int) -> dict[str, Any]:
-    """Darker for the first layers, and a marker each, so that greyscale tells them apart."""
+def _layer_style(index: int, count: int, layer: int) -> dict[str, Any]:
+    """Darker for the first layers, and different markers, which greyscale prints need."""
     from matplotlib import colormaps
 
-    shade = place / max(1, count - 1)
+    shade = index / max(1, count - 1)
     return {
         "color": colormaps["viridis"](0.85 * shade),
-        "marker": MARKERS[place % len(MARKERS)],
+        "marker": MARKERS[index % len(MARKERS)],
         "markersize": 5,
-        "label": f"layer {place}",
+        "label": f"layer {layer}",
     }

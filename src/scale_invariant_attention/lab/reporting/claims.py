@@ -3,28 +3,29 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..seeds import SeedRow, Spread
+from ..tables import markdown_table
 from . import paper
-from .drawing import OURS, TITLES
-from .losses import SeedRow, Spread
-from .markdown import table
+from .drawing import title_of
+from .paper import OURS
 
-# Stands for the best scheme but ours at the length in question: the one that is hardest to beat.
+# Stands for the best scheme except ours at the length in question.
 BEST_RIVAL = "the best rival"
 RIVALS = tuple(scheme for scheme in paper.TABLE1 if scheme != OURS)
 
-# How many standard errors a mean of 2, 3, 4 ... values may be off, 95 times in 100 (Student).
+# The 95% quantiles of Student's t for means of 2, 3, 4 ... values, in standard errors.
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
-# Values of schemes at the three lengths.
+# Values by scheme, at the three lengths.
 PrintedTable = Mapping[str, tuple[float, float, float]]
 
-# A scheme, and the place of a length: 0 is the trained one, 1 four times it, 2 sixteen times it.
+# A scheme, and the index of a length: 0 is the training length, 1 four times it, 2 sixteen times it.
 Cell = tuple[str, int]
 
 
 @dataclass(frozen=True)
 class Claim:
-    """That the value in one cell is below that in another."""
+    """The claim that the value in one cell is below that in another."""
 
     text: str
     lower: Cell
@@ -77,10 +78,10 @@ CONVERSION_CLAIMS = (
 
 @dataclass(frozen=True)
 class Judgement:
-    """What came of a claim: the difference, lower minus higher, in the paper and here.
+    """The difference of a claim, lower minus higher, in the paper and here.
 
-    `against` names the rival here where the claim is about the best of them; `paper` is None where the
-    paper prints no number.
+    `against` names the best rival here, if the claim is about it; `paper` is None where the paper prints
+    no number.
     """
 
     claim: Claim
@@ -90,7 +91,7 @@ class Judgement:
 
     @property
     def verdict(self) -> str:
-        """Whether the difference here has the sign that the claim has, beyond what seeds do."""
+        """Whether the difference here has the claimed sign, beyond the spread over seeds."""
         if self.here.standard_error is None:
             return "not decided: one seed"
         factor = STUDENT[min(self.here.count - 2, len(STUDENT) - 1)]
@@ -104,33 +105,33 @@ def judged(
     claims: Sequence[Claim] = CLAIMS,
     printed: PrintedTable = paper.TABLE1,
 ) -> list[Judgement]:
-    """All claims whose schemes have been recorded, with seeds compared one by one."""
-    found = (_judged(claim, rows, printed) for claim in claims)
-    return [judgement for judgement in found if judgement is not None]
+    """The claims whose schemes are recorded, seeds compared one by one."""
+    judgements = (_judged(claim, rows, printed) for claim in claims)
+    return [judgement for judgement in judgements if judgement is not None]
 
 
 def _judged(claim: Claim, rows: Mapping[str, SeedRow], printed: PrintedTable) -> Judgement | None:
-    """None if what it compares is not recorded, or not with the same seeds."""
+    """None if one of its schemes is not recorded, or not with the same seeds."""
     schemes = {claim.lower[0], claim.higher[0]}
     needed = schemes - {BEST_RIVAL} | set(RIVALS if BEST_RIVAL in schemes else ())
     if not needed <= rows.keys():
         return None
 
-    def mean(name: str, place: int) -> float:
-        return list(rows[name].spreads.values())[place].mean
+    def mean(name: str, index: int) -> float:
+        return list(rows[name].spreads.values())[index].mean
 
     low, high = _hardest(claim, mean)
     lower, higher = _seeds(rows, low), _seeds(rows, high)
     common = lower.keys() & higher.keys()
     if not common:
         return None
-    here = Spread.of([lower[seed] - higher[seed] for seed in sorted(common)])
+    here = Spread.over([lower[seed] - higher[seed] for seed in sorted(common)])
     rival = {low[0], high[0]} - schemes
     return Judgement(claim, _in_paper(claim, printed), here, rival.pop() if rival else None)
 
 
 def _hardest(claim: Claim, value: Callable[[str, int], float]) -> tuple[Cell, Cell]:
-    """Both cells of a claim, the best rival in it by its name."""
+    """Both cells of a claim, with the best rival replaced by its name."""
     (lower, at), (higher, over) = claim.lower, claim.higher
     if lower == BEST_RIVAL:
         lower = max(RIVALS, key=lambda name: value(name, at))
@@ -140,15 +141,15 @@ def _hardest(claim: Claim, value: Callable[[str, int], float]) -> tuple[Cell, Ce
 
 
 def _seeds(rows: Mapping[str, SeedRow], cell: Cell) -> dict[int, float]:
-    scheme, place = cell
-    return {seed: list(losses.values())[place] for seed, losses in rows[scheme].seeds.items()}
+    scheme, index = cell
+    return {seed: list(losses.values())[index] for seed, losses in rows[scheme].seeds.items()}
 
 
 def _in_paper(claim: Claim, printed: PrintedTable) -> float | None:
-    """None where it prints no number of one of the schemes."""
+    """None where the paper prints no number for one of the schemes."""
     if not {claim.lower[0], claim.higher[0]} <= printed.keys() | {BEST_RIVAL}:
         return None
-    low, high = _hardest(claim, lambda name, place: printed[name][place])
+    low, high = _hardest(claim, lambda name, index: printed[name][index])
     return printed[low[0]][low[1]] - printed[high[0]][high[1]]
 
 
@@ -160,12 +161,12 @@ Seeds are compared one by one. A difference that the spread over seeds alone wou
 
 
 def verdict_table(judgements: Iterable[Judgement]) -> str:
-    """A row for each claim: the difference in the paper and here, and whether it holds."""
-    return table(("the paper says", "paper", "here", "holds here"), map(_row, judgements))
+    """One row per claim: the difference in the paper and here, and whether it holds."""
+    return markdown_table(("the paper says", "paper", "here", "holds here"), map(_row, judgements))
 
 
 def _row(judgement: Judgement) -> tuple[str, str, str, str]:
-    against = "" if judgement.against is None else f" (against {TITLES[judgement.against]})"
+    against = "" if judgement.against is None else f" (against {title_of(judgement.against)})"
     printed = "no number" if judgement.paper is None else f"{judgement.paper:+.3f}"
     return judgement.claim.text + against, printed, _signed(judgement.here), judgement.verdict
 

@@ -1,13 +1,19 @@
-"""The section of REPRODUCTION.md on Table 4: a trained model converted, and trained on."""
+"""The section of REPRODUCTION.md on Table 4: a trained model converted and fine-tuned."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..records import Record
+from ..seeds import SeedRow, lowest, over_seeds, scheme_of, seed_rows
+from ..tables import length_table, markdown, markdown_table
 from . import paper
 from .claims import CLAIMS_HEAD, CONVERSION_CLAIMS, judged, verdict_table
-from .drawing import OURS, TITLES
-from .losses import Record, SeedRow, lowest, over_seeds, scheme_of, seed_rows
-from .markdown import bold, filled, table
+from .drawing import title_of
+from .paper import OURS
+from .prose import filled, first_date, listed, made_with, records_and_trainings
+
+if TYPE_CHECKING:
+    from ..experiments.table4 import ConversionConfig
 
 _TABLE4 = """## Table 4: a trained model converted
 
@@ -31,82 +37,50 @@ TRAINED, CALIBRATED = "trained on", "calibrated, trained on"
 WAYS = (TRAINED, CALIBRATED, "converted alone", "calibrated, converted alone")
 
 
-def conversion_of(record: Record) -> str:
-    """What a record is of: the scheme, and what was done besides or left out.
-
-    >>> conversion_of({"config": {"scheme": "rope", "calibrated": False, "continued": None}})
-    'rope, not trained on'
-    """
-    config = record["config"]
-    calibrated = ", calibrated" if config["calibrated"] else ""
-    bare = ", not trained on" if config["continued"] is None else ""
-    return f"{config['scheme']}{calibrated}{bare}"
-
-
-def conversion_section(records: Sequence[Record]) -> Iterator[str]:
+def conversion_section(records: "Sequence[Record[ConversionConfig]]") -> Iterator[str]:
     """Table 4, if our scheme and others are recorded."""
     main = [record for record in records if _is_main(record)]
-    rows = {row.label: row for row in seed_rows(main, scheme_of)}
+    rows = seed_rows(main, scheme_of, Record.losses_by_length)
     if OURS not in rows:
         return
-    ours = next(record for record in main if scheme_of(record) == OURS)
-    yield _TABLE4.format(seeds=over_seeds(rows))
+    ours = next(record for record in main if record.scheme == OURS)
+    yield _TABLE4.format(seeds=over_seeds(rows.values()))
     yield _main_table(rows)
     yield filled(_findings(rows, ours))
     yield _SCALE
-    yield table(("", "here", "paper"), _settings(ours))
+    yield markdown_table(("", "here", "paper"), _settings(ours))
     judgements = judged(rows, CONVERSION_CLAIMS, paper.TABLE4)
     if judgements:
         yield CLAIMS_HEAD.format(what="loss")
         yield verdict_table(judgements)
-    all_ways = [record for record in records if scheme_of(record) == OURS]
-    yield from _calibration(all_ways, rows, ours["config"]["continued"])
+    all_ways = [record for record in records if record.scheme == OURS]
+    yield from _calibration(all_ways, rows)
     yield filled(_sources(records))
 
 
-def _is_main(record: Record) -> bool:
-    """Whether it is as in the paper: ours is trained on, and not calibrated."""
-    config = record["config"]
-    return not config["calibrated"] and (
-        scheme_of(record) != OURS or config["continued"] is not None
-    )
+def _is_main(record: "Record[ConversionConfig]") -> bool:
+    """Whether it is as in the paper: not calibrated, and ours fine-tuned."""
+    config = record.config
+    return not config.calibrated and (record.scheme != OURS or config.continued is not None)
 
 
 def _main_table(rows: Mapping[str, SeedRow]) -> str:
-    lengths = list(rows[OURS].spreads)
-    best = {length: min(row.spreads[length].mean for row in rows.values()) for length in lengths}
-    least = [min(losses) for losses in zip(*paper.TABLE4.values(), strict=True)]
-    header = (
-        "scheme",
-        *(f"{length:,}" for length in lengths),
-        "change",
-        *(f"paper, {length:,}" for length in paper.LENGTHS),
-        "change",
-    )
-    return table(header, [_row(row, best, least) for row in rows.values()])
+    titles = {
+        scheme: title_of(scheme) + ("*" if scheme in paper.NOT_CONTINUED else "") for scheme in rows
+    }
+    table = length_table(rows, "scheme", min, titles=titles, change=True)
+    return markdown(table.beside(paper.printed_table(paper.TABLE4, min, change=True)))
 
 
-def _row(row: SeedRow, best: Mapping[int, float], least: Sequence[float]) -> tuple[str, ...]:
-    first, *_, last = row.spreads.values()
-    printed = paper.TABLE4[row.label]
-    return (
-        TITLES[row.label] + ("*" if row.label in paper.NOT_CONTINUED else ""),
-        *(bold(str(it), it.mean == best[length]) for length, it in row.spreads.items()),
-        f"{last.mean - first.mean:+.3f}",
-        *(bold(f"{loss:.3f}", loss == low) for loss, low in zip(printed, least, strict=True)),
-        f"{printed[-1] - printed[0]:+.3f}",
-    )
-
-
-def _findings(rows: Mapping[str, SeedRow], ours: Record) -> str:
+def _findings(rows: Mapping[str, SeedRow], ours: "Record[ConversionConfig]") -> str:
     """Where the lowest losses are, here and in the paper."""
     here = [
-        f"{' and '.join(TITLES[name] for name in lowest(rows, length))} at {length:,}"
+        f"{' and '.join(map(title_of, lowest(rows, length)))} at {length:,}"
         for length in rows[OURS].spreads
     ]
     printed = [
-        f"{TITLES[min(paper.TABLE4, key=lambda name: paper.TABLE4[name][place])]} at {length:,}"
-        for place, length in enumerate(paper.LENGTHS)
+        f"{title_of(min(paper.TABLE4, key=lambda name: paper.TABLE4[name][index]))} at {length:,}"
+        for index, length in enumerate(paper.LENGTHS)
     ]
     return (
         f"Lowest here: {'; '.join(here)}. In the paper: {'; '.join(printed)}. YaRN is transformers' "
@@ -114,32 +88,28 @@ def _findings(rows: Mapping[str, SeedRow], ours: Record) -> str:
     )
 
 
-def _reach(record: Record) -> float:
-    """The number of trained lengths in the longest one that is evaluated."""
-    longest: int = max(record["evaluation"]["lengths"])
-    return longest / int(record["config"]["continued"]["length"])
+def _reach(record: "Record[ConversionConfig]") -> float:
+    """The longest evaluated length as a multiple of the training length."""
+    return max(record.evaluation.lengths) / record.config.first.length
 
 
-def _settings(ours: Record) -> Iterator[tuple[str, str, str]]:
-    config: Mapping[str, Any] = ours["config"]
-    first, continued = config["first"], config["continued"]
+def _settings(ours: "Record[ConversionConfig]") -> Iterator[tuple[str, str, str]]:
+    config = ours.config
+    first, continued = config.first, config.continued
+    assert continued is not None  # _is_main
     here = {
-        "model": f"a Llama of {_parameters(config['model']) / 1e6:.2f} million parameters, with RoPE "
-        f"for {_tokens(first):,} tokens first",
+        "model": f"a Llama of {_parameters(config.model) / 1e6:.2f} million parameters, with RoPE "
+        f"for {first.tokens:,} tokens first",
         "text": "the source of Python's standard library, bytes",
-        "trained on for": f"{_tokens(continued):,} tokens",
-        "trained length": f"{continued['length']:,}",
-        "AdamW": f"{continued['learning_rate']:g}, after {first['learning_rate']:g} at first",
+        "trained on for": f"{continued.tokens:,} tokens",
+        "trained length": f"{continued.length:,}",
+        "AdamW": f"{continued.learning_rate:g}, after {first.learning_rate:g} at first",
     }
     for name, value in paper.SETTING4.items():
         yield name, here[name], value
-    yield "base of p-RoPE", f"{config['scheme_options']['base']:g}", ""
-    yield "tau", f"{config['scheme_options']['tau']:g}", ""
-    yield "evaluated on", f"{ours['losses'][0]['tokens']:,} tokens", ""
-
-
-def _tokens(recipe: Mapping[str, Any]) -> int:
-    return int(recipe["tokens"])
+    yield "base of p-RoPE", f"{config.scheme_options['base']:g}", ""
+    yield "tau", f"{config.scheme_options['tau']:g}", ""
+    yield "evaluated on", f"{ours.measured('losses')[0].tokens:,} tokens", ""
 
 
 def _parameters(model: Mapping[str, Any]) -> int:
@@ -149,26 +119,26 @@ def _parameters(model: Mapping[str, Any]) -> int:
 
 
 def _calibration(
-    records: Sequence[Record], main: Mapping[str, SeedRow], settings: Mapping[str, Any]
+    records: "Sequence[Record[ConversionConfig]]", main: Mapping[str, SeedRow]
 ) -> Iterator[str]:
     """Ours in all four ways, if they are recorded."""
-    rows = {row.label: row for row in seed_rows(records, _way)}
+    rows = seed_rows(records, _way, Record.losses_by_length)
     if not rows.keys() >= set(WAYS):
         return
     yield _CALIBRATION
     lengths = list(rows[TRAINED].spreads)
-    yield table(
-        (TITLES[OURS], *(f"{length:,}" for length in lengths)),
+    yield markdown_table(
+        (title_of(OURS), *(f"{length:,}" for length in lengths)),
         [(way, *map(str, rows[way].spreads.values())) for way in WAYS],
     )
     gains = [_gain(rows[one], rows[other]) for one, other in (WAYS[:2], WAYS[2:])]
     calibrated = {**main, CALIBRATED: rows[CALIBRATED]}
     least = [f"{n:,}" for n in lengths if lowest(calibrated, n) == [CALIBRATED]]
-    steps = settings["tokens"] // (settings["batch_size"] * settings["length"])
+    [steps] = {it.config.continued.steps for it in records if it.config.continued}
     yield filled(
         f"Calibration changes the loss by {gains[0]} when the model is trained on for {steps} steps, "
         f"and by {gains[1]} when it is not. Calibrated and trained on, ours has the lowest loss of all "
-        f"{f'at {_and(least)}' if least else 'at no length'}. The row of the table above is not "
+        f"{f'at {listed(least)}' if least else 'at no length'}. The row of the table above is not "
         f"calibrated."
     )
 
@@ -178,26 +148,19 @@ def _gain(plain: SeedRow, calibrated: SeedRow) -> str:
         f"{calibrated.spreads[n].mean - loss.mean:+.3f} at {n:,}"
         for n, loss in plain.spreads.items()
     ]
-    return _and(changes)
+    return listed(changes)
 
 
-def _and(words: Sequence[str]) -> str:
-    return " and ".join([*([", ".join(words[:-1])] if words[:-1] else []), words[-1]])
+def _way(record: "Record[ConversionConfig]") -> str:
+    config = record.config
+    return WAYS[2 * (config.continued is None) + config.calibrated]
 
 
-def _way(record: Record) -> str:
-    config = record["config"]
-    place = 2 * (config["continued"] is None) + bool(config["calibrated"])
-    return WAYS[place]
-
-
-def _sources(records: Sequence[Record]) -> str:
-    origins = [record["provenance"] for record in records]
-    names = ("commit", "torch", "transformers")
-    facts = {name: " and ".join(sorted({origin[name] for origin in origins})) for name in names}
-    trainings = {record["trained_as"] for record in records}
+def _sources(records: "Sequence[Record[ConversionConfig]]") -> str:
+    commit, torch, transformers = (
+        made_with(records, fact) for fact in ("commit", "torch", "transformers")
+    )
     return (
-        f"{len(records)} records of {len(trainings)} trainings, made from "
-        f"{min(origin['date'] for origin in origins)[:10]} on (commit {facts['commit']}), with torch "
-        f"{facts['torch']} and transformers {facts['transformers']}."
+        f"{records_and_trainings(records)}, made from {first_date(records)} on (commit {commit}), with "
+        f"torch {torch} and transformers {transformers}."
     )

@@ -5,74 +5,52 @@ from dataclasses import dataclass
 from io import BytesIO
 from statistics import linear_regression, mean
 from textwrap import fill
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
+from ... import schemes
+from ...schemes import LineStyle
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Families share a colour that colour-blind readers can tell from the others.
-GREY, PURPLE, ORANGE, GREEN, BLUE = "#555555", "#aa4499", "#d55e00", "#009e73", "#0072b2"
+# Characters per inch of the small print below a figure.
+SMALL_PRINT = 18
 
-_LOOKS = {
-    "rope": (GREY, "-", "o"),
-    "p-rope": (GREY, "--", "s"),
-    "nope": (GREY, ":", "x"),
-    "rope-ntk": (PURPLE, "-", "v"),
-    "yarn": (PURPLE, "--", "^"),
-    "logn-rope": (ORANGE, "-", "P"),
-    "logn-p-rope": (ORANGE, "--", "X"),
-    "logn-ntk": (ORANGE, ":", "<"),
-    "alibi": (GREEN, "-.", "*"),
-    "scale-invariant-p-rope": (BLUE, "-", "D"),
-    "scale-invariant-rope": (BLUE, "--", ">"),
-    "scale-invariant-nope": (BLUE, ":", "+"),
-}
-OURS = "scale-invariant-p-rope"
-
-# Of lines that are numbered, such as layers and heads.
+# For numbered lines, such as layers and heads.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 
-# What the paper's tables call them.
-TITLES: Mapping[str, str] = MappingProxyType(
-    {
-        "rope": "RoPE",
-        "p-rope": "p-RoPE",
-        "nope": "NoPE",
-        "rope-ntk": "RoPE+NTK",
-        "yarn": "YaRN",
-        "logn-rope": "LogN+RoPE",
-        "logn-p-rope": "LogN+p-RoPE",
-        "logn-ntk": "LogN+NTK",
-        "alibi": "ALiBi",
-        "scale-invariant-p-rope": "Scale-inv. p-RoPE",
-        "scale-invariant-rope": "Scale-inv. RoPE",
-        "scale-invariant-nope": "Scale-inv. NoPE",
-    }
-)
+
+def title_of(scheme: str) -> str:
+    """Title of a scheme; its name if it is not registered, as a record of somebody else's may be.
+
+    >>> title_of("logn-rope"), title_of("their-scheme")
+    ('LogN+RoPE', 'their-scheme')
+    """
+    return schemes.entry(scheme).title if scheme in schemes.names() else scheme
+
+
+def line_of(scheme: str) -> LineStyle:
+    """Line style of a scheme, the default one if it is not registered."""
+    return schemes.entry(scheme).line if scheme in schemes.names() else LineStyle()
 
 
 def style(scheme: str) -> dict[str, Any]:
-    """What matplotlib's ``plot`` takes to draw the line of a scheme, one that has no name here too."""
-    colour, line, marker = _LOOKS.get(scheme, (BLUE, "-", "o"))
+    """Keyword arguments of matplotlib's ``plot`` for the line of a scheme."""
+    line = line_of(scheme)
     return {
-        "color": colour,
-        "linestyle": line,
-        "marker": marker,
+        "color": line.colour,
+        "linestyle": line.dash,
+        "marker": line.marker,
         "markersize": 5,
-        "linewidth": 2.5 if scheme == OURS else 1.5,
+        "linewidth": line.width,
         # A thick line lies below those that run along it.
-        "zorder": 2.0 if scheme == OURS else 2.1,
-        "label": TITLES.get(scheme, scheme),
+        "zorder": 2.0 if line.width > LineStyle.width else 2.1,
+        "label": title_of(scheme),
     }
 
 
-# Of the small print below a figure.
-LETTERS_AN_INCH = 18
-
-
 def new_figure(width: float = 7, height: float = 4) -> "Figure":
-    """An empty figure of a size in inches."""
+    """An empty figure, its size in inches."""
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as missing:
@@ -84,32 +62,32 @@ def new_figure(width: float = 7, height: float = 4) -> "Figure":
 
 
 def as_png(figure: "Figure", dpi: int = 150) -> bytes:
-    """The content of a PNG file, the same for the same figure."""
+    """The bytes of a PNG file; equal figures give equal bytes."""
     picture = BytesIO()
     figure.savefig(picture, format="png", dpi=dpi, metadata={"Software": None})
     return picture.getvalue()
 
 
 def as_svg(figure: "Figure") -> bytes:
-    """The content of an SVG file, the same for the same figure, with text as text."""
+    """The bytes of an SVG file with text as text; equal figures give equal bytes."""
     from matplotlib import rc_context
 
     picture = BytesIO()
-    # Names of parts are random otherwise.
+    # Without a salt, identifiers are random.
     with rc_context({"svg.hashsalt": "figure", "svg.fonttype": "none"}):
         figure.savefig(picture, format="svg", metadata={"Date": None, "Creator": None})
     return picture.getvalue()
 
 
 def add_source(figure: "Figure", text: str) -> None:
-    """What a figure was made from, in small print below it, in as many lines as its width needs."""
-    wrapped = fill(text, int(LETTERS_AN_INCH * figure.get_figwidth()), break_on_hyphens=False)
+    """Write the source of a figure below it in small print, wrapped to its width."""
+    wrapped = fill(text, int(SMALL_PRINT * figure.get_figwidth()), break_on_hyphens=False)
     figure.supxlabel(wrapped, fontsize=6.5, color="0.35", x=0.01, ha="left")
 
 
 @dataclass(frozen=True)
 class Point:
-    """A mean at some place, and its standard error where there is one."""
+    """A mean at `x`, with its standard error if there is one."""
 
     x: float
     mean: float
@@ -118,7 +96,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Fit:
-    """``slope * x + intercept``, and the part of the variance that it accounts for."""
+    """The line ``slope * x + intercept``, and the share of the variance that it explains."""
 
     slope: float
     intercept: float
@@ -130,7 +108,7 @@ class Fit:
 
 
 def straight_line(points: Sequence[Point]) -> Fit:
-    """The line through points by least squares.
+    """The least-squares line through points.
 
     >>> print(straight_line([Point(0, 1.0), Point(1, 3.0), Point(2, 5.0)]))
     2.00 x + 1.00, R² 1.0000
@@ -144,7 +122,7 @@ def straight_line(points: Sequence[Point]) -> Fit:
 
 
 def draw_points(axes: Any, points: Sequence[Point], look: Mapping[str, Any]) -> None:
-    """Points joined by a line, with a bar for each error, which legends leave out."""
+    """Draw points joined by a line, with error bars that legends leave out."""
     x, y = [point.x for point in points], [point.mean for point in points]
     axes.plot(x, y, **look)
     errors = [point.standard_error or 0.0 for point in points]
@@ -155,9 +133,11 @@ def draw_points(axes: Any, points: Sequence[Point], look: Mapping[str, Any]) -> 
 
 
 def count_axis(axis: Any, values: Sequence[float]) -> None:
-    """Ticks at these numbers of tokens, and nowhere else."""
+    """Put ticks at these numbers of tokens, and nowhere else."""
+    from matplotlib.ticker import NullLocator
+
     axis.set_ticks(values, [_short(value) for value in values])
-    axis.set_minor_locator(_no_ticks())
+    axis.set_minor_locator(NullLocator())
 
 
 def _short(value: float) -> str:
@@ -167,9 +147,3 @@ def _short(value: float) -> str:
     ('256', '64k')
     """
     return f"{value / 1024:.0f}k" if value >= 1024 and value % 1024 == 0 else f"{value:,.0f}"
-
-
-def _no_ticks() -> Any:
-    from matplotlib.ticker import NullLocator
-
-    return NullLocator()

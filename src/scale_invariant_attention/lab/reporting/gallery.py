@@ -1,10 +1,20 @@
-"""The paper's figures made anew, from records and from numbers of theory, and the page of them."""
+"""The paper's figures redrawn from records and from theory, and the page that shows them."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...theory import Plain, ScaleInvariantTransform
+from ..experiments import theory_numbers
+from ..experiments.catalogue import EXPERIMENTS
+from ..experiments.theory_numbers import TransformTable
+from ..measurements import LengthAttention, Mean
+from ..records import TrainingRecord
+from ..seeds import option_value, seed_rows, with_common_seeds
+from ..tables import markdown_table
 from .attention_figures import (
     against_length_figure,
     entropy_figure,
@@ -12,20 +22,21 @@ from .attention_figures import (
     root_log,
     transform_figure,
 )
-from .drawing import TITLES, Fit, add_source
+from .drawing import Fit, add_source, as_png, as_svg, title_of
 from .evaluation_figures import sweep_figure, training_figure
-from .losses import Record, scheme_of, seed_rows
-from .markdown import filled, table
+from .prose import filled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Records by the names of their files.
-Records = Mapping[str, Record]
+Records = Sequence[TrainingRecord]
 
 TRAINED = ("rope", "p-rope", "nope", "logn-rope", "logn-p-rope", "alibi", "scale-invariant-p-rope")
 ROTARY = ("scale-invariant-p-rope", "scale-invariant-rope", "scale-invariant-nope")
 COMPARED = ("p-rope", "logn-p-rope", "scale-invariant-p-rope")
+
+# The figures are wide: as many pixels as a page shows.
+FORMATS: dict[str, Callable[[Any], bytes]] = {"png": partial(as_png, dpi=110), "svg": as_svg}
 
 _HEAD = """# Figures
 
@@ -45,13 +56,24 @@ draws them all, as PNG and as SVG."""
 
 @dataclass(frozen=True)
 class TheoryNumbers:
-    """What figures need of theory, as `experiments.theory_numbers` computes it."""
+    """The theory's numbers that figures show; `samples` is that of the Monte-Carlo estimates."""
 
-    against_length: Mapping[str, Sequence[Mapping[str, Any]]]
-    transformed: Mapping[str, Sequence[Mapping[str, Any]]]
-    plain: Mapping[str, Sequence[Mapping[str, Any]]]
-    transform: Mapping[str, Mapping[str, Sequence[float]]]
+    against_length: Mapping[str, Sequence[LengthAttention]]
+    transformed: Mapping[str, Mapping[int, Mean]]
+    plain: Mapping[str, Mapping[int, Mean]]
+    transform: Mapping[str, TransformTable]
     samples: int
+
+    @classmethod
+    def computed(cls) -> "TheoryNumbers":
+        """Compute them; takes some seconds."""
+        return cls(
+            theory_numbers.against_length(),
+            theory_numbers.range_entropies(ScaleInvariantTransform()),
+            theory_numbers.range_entropies(Plain()),
+            theory_numbers.transform_tables(),
+            theory_numbers.SAMPLES,
+        )
 
 
 @dataclass(frozen=True)
@@ -62,10 +84,20 @@ class Recorded:
     tau: Records
     attention: Records
 
+    @classmethod
+    def read(cls, results: Path) -> "Recorded":
+        """The records of the miniature that a folder has."""
+        table1 = EXPERIMENTS["table1"]
+        return cls(
+            table1.records(results),
+            EXPERIMENTS["tau"].records(results, range(table1.seeds)),
+            EXPERIMENTS["attention"].records(results),
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """A figure with its words; `name` is that of its files, and `fits` what was fitted in it."""
+    """A figure with its title and caption; `name` is the stem of its files."""
 
     name: str
     title: str
@@ -77,15 +109,15 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Missing:
-    """A figure that could not be drawn, and the command that makes what it lacks."""
+    """A figure that lacks records, and the command that makes them."""
 
     title: str
     command: str
 
 
 def gallery(theory: TheoryNumbers, recorded: Recorded) -> Iterator[Drawing | Missing]:
-    """All figures in the paper's order, the transform itself first."""
-    for make in (
+    """All figures in the paper's order, after the transform itself."""
+    for draw in (
         _transform,
         _against_length,
         _range_entropy,
@@ -95,16 +127,16 @@ def gallery(theory: TheoryNumbers, recorded: Recorded) -> Iterator[Drawing | Mis
         _rotary,
         _quantiles,
     ):
-        for made in make(theory, recorded):
-            if isinstance(made, Drawing):
-                add_source(made.figure, made.source)
-            yield made
+        for drawn in draw(theory, recorded):
+            if isinstance(drawn, Drawing):
+                add_source(drawn.figure, drawn.source)
+            yield drawn
 
 
-def figure_page(made: Sequence[Drawing | Missing], *, length: int, figures_at: str) -> str:
-    """The page of all figures, as Markdown; `figures_at` is their folder as seen from it."""
-    parts = [_HEAD.format(length=length)]
-    for it in made:
+def figure_page(drawn: Sequence[Drawing | Missing], *, figures_at: str) -> str:
+    """The page of all figures, as Markdown; `figures_at` is the path from the page to their folder."""
+    parts = [_HEAD.format(length=EXPERIMENTS["table1"].trials()[0].config.length)]
+    for it in drawn:
         parts.append(f"## {it.title}")
         if isinstance(it, Missing):
             parts.append(f"Not drawn: its records are missing. `{it.command}` makes them.")
@@ -116,28 +148,35 @@ def figure_page(made: Sequence[Drawing | Missing], *, length: int, figures_at: s
                 (name, f"{fit.slope:.3f}", f"{fit.intercept:.3f}", f"{fit.r_squared:.4f}")
                 for name, fit in it.fits.items()
             ]
-            parts.append(table(("Delta", "slope", "intercept", "R²"), rows))
+            parts.append(markdown_table(("Delta", "slope", "intercept", "R²"), rows))
         parts.append(filled(f"From {it.source}."))
     return "\n\n".join(parts) + "\n"
 
 
-def source_of(records: Records) -> str:
-    """Which records, by name, and the commits that made them.
+def parse_formats(text: str) -> list[str]:
+    """The names of `FORMATS` in a list with commas.
 
-    >>> origin = {"commit": "0123456789abcdef"}
-    >>> records = {f"rope-seed-{it}": {"provenance": origin} for it in range(2)}
-    >>> source_of(records)
-    'the records rope-seed-{0,1} (commit 0123456)'
+    >>> parse_formats("png, svg")
+    ['png', 'svg']
     """
+    kinds = [kind.strip() for kind in text.split(",")]
+    for kind in kinds:
+        if kind not in FORMATS:
+            raise ValueError(f"--formats must be some of {', '.join(FORMATS)}, got {kind!r}")
+    return kinds
+
+
+def source_of(records: Records) -> str:
+    """The names of records and their commits: "the records rope-seed-{0,1} (commit 0123456)"."""
     seeds: dict[str, list[str]] = {}
-    for name in records:
-        stem, _, seed = name.rpartition("-seed-")
+    for record in records:
+        stem, _, seed = record.name.rpartition("-seed-")
         seeds.setdefault(stem, []).append(seed)
     names = [
         f"{stem}-seed-{found[0] if len(found) == 1 else '{' + ','.join(found) + '}'}"
         for stem, found in seeds.items()
     ]
-    commits = sorted({str(it["provenance"]["commit"])[:7] for it in records.values()})
+    commits = sorted({record.provenance.commit[:7] for record in records})
     noun = "commit" if len(commits) == 1 else "commits"
     what = "record" if len(records) == 1 else "records"
     return f"the {what} {', '.join(names)} ({noun} {', '.join(commits)})"
@@ -161,8 +200,7 @@ def _transform(theory: TheoryNumbers, recorded: Recorded) -> Iterator[Drawing]:
 
 def _against_length(theory: TheoryNumbers, recorded: Recorded) -> Iterator[Drawing | Missing]:
     title = "Figure 1: attention against context length"
-    there = {scheme_of(record) for record in recorded.attention.values()}
-    if not set(COMPARED) <= there:
+    if not set(COMPARED) <= {record.scheme for record in recorded.attention}:
         yield Missing(title, "sia reproduce attention")
         return
     yield Drawing(
@@ -174,7 +212,7 @@ def _against_length(theory: TheoryNumbers, recorded: Recorded) -> Iterator[Drawi
         "alike at every length; errors are over contexts. A range is drawn where a context holds all of "
         "it. The paper: plain attention spreads out and leaves the local context as the context grows, "
         "LogN keeps it sparse and leaves the local context too, and the transform keeps both.",
-        against_length_figure(theory.against_length, recorded.attention.values()),
+        against_length_figure(theory.against_length, recorded.attention),
         f"{_of_theory(theory)}; {source_of(recorded.attention)}",
     )
 
@@ -207,33 +245,26 @@ def _training(theory: TheoryNumbers, recorded: Recorded) -> Iterator[Drawing | M
 
 def _tau(theory: TheoryNumbers, recorded: Recorded) -> Iterator[Drawing | Missing]:
     title = "Figure 5: tau"
-    by_tau: dict[float, dict[str, Record]] = {}
-    for name, record in recorded.tau.items():
-        by_tau.setdefault(record["config"]["scheme_options"]["tau"], {})[name] = record
-    if len(by_tau) < 2:
+    rows = seed_rows(
+        recorded.tau, lambda it: option_value(it, "tau"), TrainingRecord.losses_by_length
+    )
+    common = with_common_seeds(rows) if rows else {}
+    if len(common) < 2 or not all(row.seeds for row in common.values()):
         yield Missing(title, "sia reproduce tau")
         return
-    # The same seeds for every value, or they could not be compared.
-    seeds = set.intersection(
-        *({it["config"]["seed"] for it in mine.values()} for mine in by_tau.values())
-    )
-    used = {
-        name: it
-        for mine in by_tau.values()
-        for name, it in mine.items()
-        if it["config"]["seed"] in seeds
-    }
-    rows = {
-        tau: seed_rows((it for name, it in mine.items() if name in used), scheme_of)[0]
-        for tau, mine in by_tau.items()
-    }
-    length = next(iter(used.values()))["config"]["length"]
+    used = [
+        record
+        for tau, row in common.items()
+        for record in recorded.tau
+        if option_value(record, "tau") == tau and record.seed in row.seeds
+    ]
+    length = used[0].config.length
     yield Drawing(
         "figure-5-tau",
         title,
         "The loss of scale-invariant p-RoPE with several values of tau, at the trained length and "
         "beyond it.",
-        sweep_figure("tau", rows, title="Scale-invariant p-RoPE", train_length=length),
+        sweep_figure("tau", common, title="Scale-invariant p-RoPE", train_length=length),
         source_of(used),
     )
 
@@ -264,11 +295,11 @@ def _rotary(theory: TheoryNumbers, recorded: Recorded) -> Iterator[Drawing | Mis
 def _through_training(
     main: Records, schemes: Sequence[str], name: str, title: str, caption: str
 ) -> Iterator[Drawing | Missing]:
-    used = {key: record for key, record in main.items() if scheme_of(record) in schemes}
-    if {scheme_of(record) for record in used.values()} != set(schemes):
+    used = [record for record in main if record.scheme in schemes]
+    if {record.scheme for record in used} != set(schemes):
         yield Missing(title, f"sia reproduce table1 --schemes {','.join(schemes)}")
         return
-    figure = training_figure(used.values(), schemes)
+    figure = training_figure(used, schemes)
     yield Drawing(name, title, caption, figure, source_of(used))
 
 
@@ -276,9 +307,9 @@ def _quantiles(theory: TheoryNumbers, recorded: Recorded) -> Iterator[Drawing | 
     title = "Figures 9 to 14: scores against a Gaussian"
     if not recorded.attention:
         yield Missing(title, "sia reproduce attention")
-    for name, record in recorded.attention.items():
-        scheme, length = scheme_of(record), record["config"]["length"]
-        shown = TITLES.get(scheme, scheme)
+    for record in recorded.attention:
+        scheme, length = record.scheme, record.config.length
+        shown = title_of(scheme)
         yield Drawing(
             f"figure-9-scores-{scheme}",
             f"{title}, {shown}",
@@ -286,5 +317,5 @@ def _quantiles(theory: TheoryNumbers, recorded: Recorded) -> Iterator[Drawing | 
             f"head, standardised, against those of N(0, 1); the first token's key is left out. On the "
             f"diagonal scores are Gaussian; spread and mean of the heads stand in each panel.",
             quantile_figure(record, length),
-            source_of({name: record}),
+            source_of([record]),
         )

@@ -1,13 +1,19 @@
-"""Figures that the paper prints, to stand beside ours."""
+"""The numbers that the paper prints, to stand beside ours."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from ..seeds import SeedRow
+from ..tables import Best, Table, length_table
+
+# The paper's method, whose rows the pages call ours.
+OURS = "scale-invariant-p-rope"
+
 TRAIN_LENGTH = 4096
 LENGTHS = (4096, 16_384, 65_536)
 
-# Table 1: validation loss of 162M parameters trained at 4096, the mean of three seeds. Of the two
-# ablations, scale-invariant RoPE and NoPE, the paper has a figure and prints no numbers.
+# Table 1: validation loss of 162M parameters trained at 4096, the mean of three seeds. The two
+# ablations, scale-invariant RoPE and NoPE, are in a figure without numbers.
 TABLE1: Mapping[str, tuple[float, float, float]] = MappingProxyType(
     {
         "rope": (3.261, 3.936, 5.260),
@@ -23,7 +29,7 @@ TABLE1: Mapping[str, tuple[float, float, float]] = MappingProxyType(
     }
 )
 
-# Table 2: the share of needles found, by the same models after fine-tuning at 4096.
+# Table 2: share of needles found by the same models after fine-tuning at 4096.
 TABLE2: Mapping[str, tuple[float, float, float]] = MappingProxyType(
     {
         "rope": (0.962, 0.000, 0.000),
@@ -39,7 +45,7 @@ TABLE2: Mapping[str, tuple[float, float, float]] = MappingProxyType(
     }
 )
 
-# Table 4: loss of Llama-2-7B converted and trained on at 4096; RoPE and RoPE+NTK are not trained on.
+# Table 4: loss of Llama-2-7B converted and fine-tuned at 4096; RoPE and RoPE+NTK are not fine-tuned.
 TABLE4: Mapping[str, tuple[float, float, float]] = MappingProxyType(
     {
         "rope": (1.968, 7.036, 8.815),
@@ -54,9 +60,10 @@ TABLE4: Mapping[str, tuple[float, float, float]] = MappingProxyType(
         "scale-invariant-p-rope": (2.163, 2.193, 2.252),
     }
 )
+# Schemes of Table 4 that the paper does not fine-tune.
 NOT_CONTINUED = ("rope", "rope-ntk")
 
-# How Table 1 was made.
+# The setting of Table 1.
 SETTING: Mapping[str, str] = MappingProxyType(
     {
         "parameters": "162 million",
@@ -75,7 +82,7 @@ SETTING: Mapping[str, str] = MappingProxyType(
     }
 )
 
-# How Table 4 was made.
+# The setting of Table 4.
 SETTING4: Mapping[str, str] = MappingProxyType(
     {
         "model": "Llama-2-7B, as published",
@@ -85,3 +92,14 @@ SETTING4: Mapping[str, str] = MappingProxyType(
         "AdamW": "2e-05",
     }
 )
+
+
+def printed_table(
+    values: Mapping[str, tuple[float, float, float]], best: Best, *, change: bool = False
+) -> Table:
+    """One of the paper's tables, to stand to the right of ours."""
+    rows = {
+        scheme: SeedRow(scheme, {0: dict(zip(LENGTHS, printed, strict=True))})
+        for scheme, printed in values.items()
+    }
+    return length_table(rows, "scheme", best, column="paper, {:,}".format, change=change)

@@ -1,18 +1,26 @@
-"""REPRODUCTION.md and its figures, from recorded trainings alone."""
+"""REPRODUCTION.md and its figures, from records alone."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING
 
+from ...evaluation import PositionLoss
+from ..records import Record, TrainingRecord
+from ..seeds import SeedRow, lowest, option_value, scheme_of, seed_rows, with_common_seeds
+from ..tables import length_table, markdown, markdown_table
 from . import paper
 from .claims import CLAIMS_HEAD, judged, verdict_table
 from .conversion_section import conversion_section
-from .drawing import OURS, TITLES
-from .evaluation_figures import draw_loss_by_position, draw_sweep
-from .losses import Record, SeedRow, lowest, scheme_of, seed_rows
-from .markdown import bold, filled, table
+from .drawing import as_png, title_of
+from .evaluation_figures import draw_loss_by_position, sweep_figure
+from .paper import OURS
+from .prose import filled, first_date, made_with, records_and_trainings
 from .retrieval_sections import needle_section, recall_section
+
+if TYPE_CHECKING:
+    from ..experiments.table4 import ConversionConfig
 
 POSITION_FIGURE = "reproduction-position.png"
 SWEEP_FIGURE = "reproduction-{option}.png"
@@ -74,29 +82,29 @@ left out."""
 
 
 def page_and_figures(
-    main: Sequence[Record],
-    sweeps: Mapping[str, Sequence[Record]],
-    needles: Sequence[Record] = (),
-    recall: Sequence[Record] = (),
-    conversions: Sequence[Record] = (),
+    main: Sequence[TrainingRecord],
+    sweeps: Mapping[str, Sequence[TrainingRecord]],
+    needles: Sequence[TrainingRecord] = (),
+    recall: Sequence[TrainingRecord] = (),
+    conversions: "Sequence[Record[ConversionConfig]]" = (),
     *,
     figures_at: str = "docs",
 ) -> tuple[str, dict[str, bytes]]:
-    """The page as Markdown, and the figures that it shows, by the names of their files.
+    """The page as Markdown, and its figures by file name.
 
     Args:
-        main: the records of Table 1, those of our scheme among them.
-        sweeps: the records of each option of our scheme that was swept.
+        main: the records of Table 1, including those of our scheme.
+        sweeps: the records of our scheme by swept option.
         needles: the records of Table 2.
-        recall: those of associative recall.
-        conversions: those of Table 4.
-        figures_at: the folder of the figures, as seen from the page.
+        recall: the records of associative recall.
+        conversions: the records of Table 4.
+        figures_at: the path from the page to the folder of the figures.
     """
-    rows = {row.label: row for row in seed_rows(main, scheme_of)}
+    rows = seed_rows(main, scheme_of, TrainingRecord.losses_by_length)
     if OURS not in rows:
         raise ValueError(f"records must have trainings of {OURS}, got those of {list(rows)}")
     figures: dict[str, bytes] = {}
-    ours = next(record for record in main if scheme_of(record) == OURS)
+    ours = next(record for record in main if record.scheme == OURS)
     parts = [_HEAD, *_table1(rows, ours), *_by_position(main, ours, figures)]
     for option, records in sweeps.items():
         parts += _sweep(option, records, ours, figures)
@@ -107,24 +115,16 @@ def page_and_figures(
     return page.replace("](FIGURES/", f"]({figures_at}/"), figures
 
 
-def _table1(rows: Mapping[str, SeedRow], ours: Record) -> Iterator[str]:
+def _table1(rows: Mapping[str, SeedRow], ours: TrainingRecord) -> Iterator[str]:
     seeds = {len(row.seeds) for row in rows.values()}
     yield _TABLE1.format(seeds=" or ".join(map(str, sorted(seeds))))
-    lengths = list(rows[OURS].spreads)
-    best = {length: min(row.spreads[length].mean for row in rows.values()) for length in lengths}
-    paper_best = [min(losses) for losses in zip(*paper.TABLE1.values(), strict=True)]
-    header = (
-        "scheme",
-        *(f"{length:,}" for length in lengths),
-        "change",
-        *(f"paper, {length:,}" for length in paper.LENGTHS),
-        "change",
-    )
-    yield table(header, [_row(row, best, paper_best) for row in rows.values()])
-    least = [_lowest(rows, length) for length in lengths]
-    yield filled(f"Lowest here: {'; '.join(least)}. In the paper: {TITLES[OURS]} at all three.")
+    titles = {scheme: title_of(scheme) for scheme in rows}
+    table = length_table(rows, "scheme", min, titles=titles, change=True)
+    yield markdown(table.beside(paper.printed_table(paper.TABLE1, min, change=True)))
+    least = [_lowest(rows, length) for length in rows[OURS].spreads]
+    yield filled(f"Lowest here: {'; '.join(least)}. In the paper: {title_of(OURS)} at all three.")
     yield _SCALE
-    yield table(("", "here", "paper"), _settings(ours, rows))
+    yield markdown_table(("", "here", "paper"), _settings(ours, rows))
     judgements = judged(rows)
     if judgements:
         yield CLAIMS_HEAD.format(what="loss")
@@ -132,111 +132,85 @@ def _table1(rows: Mapping[str, SeedRow], ours: Record) -> Iterator[str]:
 
 
 def _lowest(rows: Mapping[str, SeedRow], length: int) -> str:
-    return f"{' and '.join(TITLES[name] for name in lowest(rows, length))} at {length:,}"
+    return f"{' and '.join(map(title_of, lowest(rows, length)))} at {length:,}"
 
 
-def _row(row: SeedRow, best: Mapping[int, float], paper_best: Sequence[float]) -> tuple[str, ...]:
-    first, *_, last = row.spreads.values()
-    printed = paper.TABLE1.get(row.label)
-    beside = ("",) * (len(paper.LENGTHS) + 1)
-    if printed is not None:
-        beside = (
-            *(
-                bold(f"{loss:.3f}", loss == low)
-                for loss, low in zip(printed, paper_best, strict=True)
-            ),
-            f"{printed[-1] - printed[0]:+.3f}",
-        )
-    return (
-        TITLES[row.label],
-        *(bold(str(it), it.mean == best[length]) for length, it in row.spreads.items()),
-        f"{last.mean - first.mean:+.3f}",
-        *beside,
-    )
-
-
-def _settings(ours: Record, rows: Mapping[str, SeedRow]) -> Iterator[tuple[str, str, str]]:
-    config: Mapping[str, Any] = ours["config"]
-    heads, width, layers = config["heads"], config["width"], config["layers"]
-    parameters = layers * 12 * width**2 + 2 * config["vocab_size"] * width
-    per_step = config["batch_size"] * config["length"]
+def _settings(ours: TrainingRecord, rows: Mapping[str, SeedRow]) -> Iterator[tuple[str, str, str]]:
+    config = ours.config
+    heads, width, layers = config.heads, config.width, config.layers
+    parameters = layers * 12 * width**2 + 2 * config.vocab_size * width
+    per_step = config.batch_size * config.length
     here = {
         "parameters": f"{parameters / 1e6:.2f} million",
         "layers, width": f"{layers}, {width}",
         "heads": f"{heads} of {width // heads}",
         "text": "the source of Python's standard library, bytes",
-        "training": f"{config['steps']:,} steps of {per_step:,} tokens",
-        "trained length": f"{config['length']:,}",
-        "evaluated on": f"{ours['losses'][0]['tokens']:,} tokens",
+        "training": f"{config.steps:,} steps of {per_step:,} tokens",
+        "trained length": f"{config.length:,}",
+        "evaluated on": f"{ours.measured('losses')[0].tokens:,} tokens",
         "seeds": " or ".join(sorted({str(len(row.seeds)) for row in rows.values()})),
-        "base of p-RoPE": f"{config['scheme_options']['base']:g}",
-        "tau": f"{config['scheme_options']['tau']:g}",
-        "Muon": f"{config['matrix_rate']:g}",
+        "base of p-RoPE": f"{config.scheme_options['base']:g}",
+        "tau": f"{config.scheme_options['tau']:g}",
+        "Muon": f"{config.matrix_rate:g}",
         "Adam: embedding, head, scalars": ", ".join(
-            f"{config[name]:g}" for name in ("embedding_rate", "head_rate", "scalar_rate")
+            f"{rate:g}" for rate in (config.embedding_rate, config.head_rate, config.scalar_rate)
         ),
-        "precision": f"{config['precision']}, on one core of a CPU",
+        "precision": f"{config.precision}, on one core of a CPU",
     }
     for name, value in paper.SETTING.items():
         yield name, here[name], value
 
 
-def _by_position(main: Sequence[Record], ours: Record, figures: dict[str, bytes]) -> Iterator[str]:
-    by_scheme: dict[str, list[Sequence[Mapping[str, Any]]]] = {}
+def _by_position(
+    main: Sequence[TrainingRecord], ours: TrainingRecord, figures: dict[str, bytes]
+) -> Iterator[str]:
+    by_scheme: dict[str, list[Sequence[PositionLoss]]] = {}
     for record in main:
-        by_scheme.setdefault(scheme_of(record), []).append(record["by_position"])
+        by_scheme.setdefault(record.scheme, []).append(record.measured("by_position"))
     means = {
         scheme: [
-            {**bins[0], "loss": sum(row["loss"] for row in bins) / len(bins)}
+            replace(bins[0], loss=sum(it.loss for it in bins) / len(bins))
             for bins in zip(*seeds, strict=True)
         ]
         for scheme, seeds in by_scheme.items()
     }
-    length = ours["config"]["length"]
+    length = ours.config.length
     title = f"Loss by position, trained at {length:,} tokens"
     figures[POSITION_FIGURE] = draw_loss_by_position(means, title=title, train_length=length)
-    yield _POSITION.format(documents=ours["by_position"][0]["documents"])
+    yield _POSITION.format(documents=ours.measured("by_position")[0].documents)
     yield f"![{title}](FIGURES/{POSITION_FIGURE})"
 
 
 def _sweep(
-    option: str, records: Sequence[Record], ours: Record, figures: dict[str, bytes]
+    option: str,
+    records: Sequence[TrainingRecord],
+    ours: TrainingRecord,
+    figures: dict[str, bytes],
 ) -> Iterator[str]:
-    """A section, if there is more than one value to compare."""
-    by_value: dict[float, list[Record]] = {}
-    for record in records:
-        by_value.setdefault(record["config"]["scheme_options"][option], []).append(record)
-    if len(by_value) < 2:
+    """A section, if there are several values to compare."""
+    found = seed_rows(records, lambda it: option_value(it, option), TrainingRecord.losses_by_length)
+    if len(found) < 2:
         return
-    # The same seeds for every value, or they could not be compared.
-    seeds = set.intersection(
-        *({record["config"]["seed"] for record in mine} for mine in by_value.values())
-    )
-    rows = {
-        value: seed_rows((r for r in mine if r["config"]["seed"] in seeds), scheme_of)[0]
-        for value, mine in by_value.items()
-    }
-    length = ours["config"]["length"]
-    title = f"Scale-invariant p-RoPE by {option}, trained at {length:,} tokens"
+    rows = dict(sorted(with_common_seeds(found).items()))
+    train_length = ours.config.length
+    title = f"Scale-invariant p-RoPE by {option}, trained at {train_length:,} tokens"
     name = SWEEP_FIGURE.format(option=option)
-    figures[name] = draw_sweep(option, rows, title=title, train_length=length)
+    drawn = sweep_figure(option, rows, title=title, train_length=train_length)
+    figures[name] = as_png(drawn)
     yield _SWEEPS[option]
-    yield table(
-        (option, *(f"{entry['length']:,}" for entry in ours["losses"])),
-        [(f"{value:g}", *map(str, rows[value].spreads.values())) for value in sorted(rows)],
-    )
-    lengths = [entry["length"] for entry in ours["losses"]]
-    least = [min(rows, key=lambda value: rows[value].spreads[n].mean) for n in lengths]
-    finding = ", ".join(
-        f"{option} {value:g} at {n:,}" for value, n in zip(least, lengths, strict=True)
-    )
-    more = f" {_period(least[-1], length)}" if option == "base" else ""
-    yield filled(f"Seeds: {', '.join(map(str, sorted(seeds)))}. Lowest: {finding}.{more}")
+    labelled = {f"{value:g}": row for value, row in rows.items()}
+    yield markdown(length_table(labelled, option))
+    first = next(iter(rows.values()))
+    least = {n: min(rows, key=lambda value: rows[value].spreads[n].mean) for n in first.spreads}
+    finding = ", ".join(f"{option} {value:g} at {n:,}" for n, value in least.items())
+    *_, longest = least.values()
+    more = f" {_period(longest, train_length)}" if option == "base" else ""
+    yield filled(f"Seeds: {', '.join(map(str, first.seeds))}. Lowest: {finding}.{more}")
     yield f"![{title}](FIGURES/{name})"
 
 
 def _period(base: float, length: int) -> str:
-    """The longest period of a base, in words, beside the paper's."""
+    """The longest period of a base relative to the training length, beside the paper's."""
     here, there = (2 * math.pi * it / n for it, n in ((base, length), (1024, paper.TRAIN_LENGTH)))
     return (
         f"The longest period of base {base:g}, {2 * math.pi * base:,.0f} tokens, is {here:.2f} of the "
@@ -244,16 +218,14 @@ def _period(base: float, length: int) -> str:
     )
 
 
-def _sources(records: Sequence[Record]) -> Iterator[str]:
-    origins = [record["provenance"] for record in records]
+def _sources(records: Sequence[TrainingRecord]) -> Iterator[str]:
     names = ("commit", "version", "torch", "python", "cpu")
-    facts = {name: " and ".join(sorted({origin[name] for origin in origins})) for name in names}
-    minutes = {record["trained_as"]: record["seconds"] / 60 for record in records}
+    commit, version, torch, python, cpu = (made_with(records, name) for name in names)
+    minutes = {record.trained_as: record.seconds / 60 for record in records}
     text = (
-        f"{len(records)} records of {len(minutes)} trainings, each on one core ({facts['cpu']}), made "
-        f"from {min(origin['date'] for origin in origins)[:10]} on with scale-invariant-attention "
-        f"{facts['version']} (commit {facts['commit']}), torch {facts['torch']}, Python "
-        f"{facts['python']}. The steps of one took {median(minutes.values()):.1f} minutes in the "
+        f"{records_and_trainings(records)}, each on one core ({cpu}), made from "
+        f"{first_date(records)} on with scale-invariant-attention {version} (commit {commit}), torch "
+        f"{torch}, Python {python}. The steps of one took {median(minutes.values()):.1f} minutes in the "
         f"median, two running at a time. The text is the standard library of that Python: with "
         f"another version the losses differ a little. Every file in `results/mini` has the whole "
         f"configuration, the losses of every step, and the fingerprint of the text."

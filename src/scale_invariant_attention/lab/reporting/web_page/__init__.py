@@ -1,6 +1,5 @@
-"""One web page of runs and records, which needs no network and no other file, and an explorer on it."""
+"""One self-contained web page of runs and records, with an explorer of attention by distance."""
 
-from .entries import Entry, Measurement
-from .page import render_page
+from .page import render_page, write_report
 
-__all__ = ["Entry", "Measurement", "render_page"]
+__all__ = ["render_page", "write_report"]

@@ -3,71 +3,106 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from ..drawing import TITLES
-from ..losses import Spread
+from ....data.needles import NeedleFormat
+from ....training import TrainingConfig
+from ...measurements import (
+    LengthAttention,
+    LengthLoss,
+    NeedleCell,
+    NeedleShare,
+    PositionLoss,
+    RecallShare,
+)
+from ..drawing import title_of
 
-# A row of a measurement as it is recorded.
-Row = Mapping[str, Any]
+# Fields that may differ between the seeds of one training.
+SEED_FIELDS = ("seed", "start")
+
+# An option is swept if a scheme has been trained with at least so many values of it.
+SWEPT = 3
+
+RowT = TypeVar("RowT")
 
 
 @dataclass(frozen=True)
-class Measurement:
-    """Rows, and what they were measured `on`: only what was measured on the same can be compared."""
+class MeasuredOn:
+    """What something was measured on; only measurements on the same can be compared."""
 
-    on: Mapping[str, Any]
-    rows: Sequence[Row]
+    data: str = ""
+    fingerprint: str | None = None
+    task: str = ""
+    options: Mapping[str, Any] | None = None
+    form: NeedleFormat | None = None
+    tokens: int = 0
+    documents: int = 0
+    longest: int = 0
+    examples: int = 0
+    contexts: int = 0
+    recent: int = 0
+
+    def __str__(self) -> str:
+        words = [f"the validation split of {self.data}"] if self.data else []
+        counts = {
+            "tokens": self.tokens,
+            "documents": self.documents,
+            "examples": self.examples,
+            "texts": self.contexts,
+        }
+        return ", ".join(words + [f"{count:,} {noun}" for noun, count in counts.items() if count])
 
 
 @dataclass(frozen=True)
+class Measurement(Generic[RowT]):
+    """Rows of values, and what they were measured `on`."""
+
+    on: MeasuredOn
+    rows: Sequence[RowT]
+
+
+@dataclass(frozen=True)
+class StepLoss:
+    """The loss of a training batch, or of validation at `length`, at a step."""
+
+    step: int
+    loss: float
+    length: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A training and what was measured of its model.
+    """A training and the measurements of its model.
 
-    `measured` has what there is of "training" and "validation" by step, "losses", "needles" and
-    "recall" by length, "positions", "needle_cells" by length and depth, "attention" by length and
-    distance and "attention_by_length". `state` says in what way a run, or what was measured of it, is
-    not finished. `trained_as` names another entry if the weights are those of that one.
+    `state` says in what way the run, or one of its measurements, is unfinished. `trained_as` names
+    another entry if the weights are those of that one.
     """
 
     name: str
     source: str
-    config: Mapping[str, Any]
+    config: TrainingConfig
     origins: Sequence[Mapping[str, Any]]
-    measured: Mapping[str, Measurement]
     state: str | None = None
     trained_as: str | None = None
     seconds: float | None = None
+    training: Measurement[StepLoss] | None = None
+    validation: Measurement[StepLoss] | None = None
+    losses: Measurement[LengthLoss] | None = None
+    positions: Measurement[PositionLoss] | None = None
+    needles: Measurement[NeedleShare] | None = None
+    needle_cells: Measurement[NeedleCell] | None = None
+    recall: Measurement[RecallShare] | None = None
+    attention: Measurement[LengthAttention] | None = None
 
     @property
     def scheme(self) -> str:
-        """The name of its scheme."""
-        return str(self.config["scheme"])
+        """Name of the scheme."""
+        return self.config.scheme
 
     @property
     def seed(self) -> int:
-        """The seed of its training."""
-        return int(self.config["seed"])
-
-
-def flat(config: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]]:
-    """The fields of a configuration, those of its mappings among them.
-
-    >>> dict(flat({"layers": 4, "scheme_options": {"tau": 10.0}}))
-    {'layers': 4, 'scheme_options.tau': 10.0}
-    """
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{within}{name}.")
-        else:
-            yield f"{within}{name}", value
-
-
-# What may differ between the seeds of one training.
-OF_A_SEED = ("seed", "start")
-
-# An option is swept if a scheme has been trained with so many values of it.
-SWEPT = 3
+        """Seed of the training."""
+        return self.config.seed
 
 
 @dataclass(frozen=True)
@@ -80,86 +115,93 @@ class Variant:
 
     @property
     def scheme(self) -> str:
-        """The scheme that all have."""
+        """Name of the scheme."""
         return self.entries[0].scheme
 
-    def spread(self, values: Mapping[str, float]) -> Spread | None:
-        """That of the values that entries have, by their sources; None if none has one."""
-        found = [values[entry.source] for entry in self.entries if entry.source in values]
-        return Spread.of(found) if found else None
+    @property
+    def config(self) -> TrainingConfig:
+        """The configuration of the first seed."""
+        return self.entries[0].config
+
+    @property
+    def states(self) -> str:
+        """In what ways its runs are unfinished."""
+        return "; ".join(sorted({entry.state for entry in self.entries if entry.state}))
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Variants of a scheme that differ in one number among its options, by its values."""
+    """Variants of a scheme that differ in one numeric option, by its value."""
 
     scheme: str
     option: str
     variants: Mapping[float, Variant]
 
 
-def title_of(scheme: str) -> str:
-    """What tables call a scheme, one that has no title too."""
-    return TITLES.get(scheme, scheme)
-
-
 def variants_of(entries: Sequence[Entry]) -> list[Variant]:
-    """Entries with the same configuration but for their seeds, in the order in which they come.
+    """Entries with the same configuration except for their seeds, in the order in which they come.
 
-    Of the variants of a scheme the one with most seeds has its title; others add what differs from it.
-    The same seed again is no further seed: it stands by itself, with its name.
+    The variant of a scheme with the most seeds has its title; others add what differs from it. A seed
+    that appears again is not another seed: it stands by itself, with its source.
     """
     grouped: dict[str, list[Entry]] = {}
-    again: list[Entry] = []
+    repeated: list[Entry] = []
     for entry in entries:
-        mine = grouped.setdefault(_identity(entry), [])
-        (again if entry.seed in {it.seed for it in mine} else mine).append(entry)
+        seeds = grouped.setdefault(_identity(entry.config), [])
+        (repeated if entry.seed in {it.seed for it in seeds} else seeds).append(entry)
     usual: dict[str, list[Entry]] = {}
-    for mine in grouped.values():
-        if len(mine) > len(usual.get(mine[0].scheme, ())):
-            usual[mine[0].scheme] = mine
-    found = [_variant(mine, usual[mine[0].scheme][0]) for mine in grouped.values()]
-    return found + [
-        Variant(f"{title_of(entry.scheme)} ({entry.source})", [entry], False) for entry in again
+    for seeds in grouped.values():
+        if len(seeds) > len(usual.get(seeds[0].scheme, ())):
+            usual[seeds[0].scheme] = seeds
+    return [
+        *(_variant(seeds, usual[seeds[0].scheme][0]) for seeds in grouped.values()),
+        *(Variant(f"{title_of(it.scheme)} ({it.source})", [it], False) for it in repeated),
     ]
 
 
 def sweeps_of(variants: Sequence[Variant]) -> list[Sweep]:
     """The options of which a scheme has at least three values, all else being as usual."""
-    found = []
+    sweeps = []
     for usual in variants:
         if not usual.is_usual:
             continue
         by_option: dict[str, dict[float, Variant]] = {}
         for other in variants:
-            if other.scheme == usual.scheme and not other.is_usual:
-                different = differing(usual.entries[0].config, other.entries[0].config)
-                if len(different) == 1:
-                    [name] = different
-                    here, there = (dict(flat(it.entries[0].config)) for it in (usual, other))
-                    values = (here.get(name), there.get(name))
-                    if name.startswith("scheme_options.") and all(map(_is_number, values)):
-                        rows = by_option.setdefault(name, {float(here[name]): usual})
-                        rows[float(there[name])] = other
-        found += [
-            Sweep(usual.scheme, name.removeprefix("scheme_options."), dict(sorted(mine.items())))
-            for name, mine in by_option.items()
-            if len(mine) >= SWEPT
+            if other.scheme != usual.scheme or other.is_usual:
+                continue
+            here, there = dict(flat(usual.config)), dict(flat(other.config))
+            different = differing(usual.config, other.config)
+            if len(different) != 1:
+                continue
+            [name] = different
+            values = (here.get(name), there.get(name))
+            if name.startswith("scheme_options.") and all(map(_is_number, values)):
+                by_value = by_option.setdefault(name, {float(here[name]): usual})
+                by_value[float(there[name])] = other
+        sweeps += [
+            Sweep(usual.scheme, name.removeprefix("scheme_options."), dict(sorted(it.items())))
+            for name, it in by_option.items()
+            if len(it) >= SWEPT
         ]
-    return found
+    return sweeps
 
 
-def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """The fields in which two configurations differ, but for what may differ between seeds.
+def flat(config: TrainingConfig) -> Iterator[tuple[str, Any]]:
+    """The fields of a configuration; those of its mappings with a dot, as "scheme_options.tau"."""
+    for name, value in config.to_dict().items():
+        if isinstance(value, Mapping):
+            yield from ((f"{name}.{inner}", it) for inner, it in value.items())
+        else:
+            yield name, value
 
-    >>> differing({"seed": 0, "scheme_options": {"tau": 1}}, {"seed": 1, "scheme_options": {"tau": 2}})
-    ['scheme_options.tau']
-    """
+
+def differing(first: TrainingConfig, second: TrainingConfig) -> list[str]:
+    """The fields in which two configurations differ, except those that seeds may differ in."""
     here, there = dict(flat(first)), dict(flat(second))
     return [
         name
         for name in {**here, **there}
-        if name not in OF_A_SEED and _text(here.get(name)) != _text(there.get(name))
+        if name not in SEED_FIELDS and _text(here.get(name)) != _text(there.get(name))
     ]
 
 
@@ -178,21 +220,20 @@ def shown(value: Any) -> str:
     return str(value)
 
 
-def _variant(mine: list[Entry], usual: Entry) -> Variant:
-    title = title_of(usual.scheme)
-    there = dict(flat(mine[0].config))
-    different = differing(usual.config, mine[0].config)
-    labels = [f"{name.rpartition('.')[2]} {shown(there.get(name))}" for name in different]
-    return Variant(", ".join((title, *labels)), mine, not labels)
+def _variant(seeds: list[Entry], usual: Entry) -> Variant:
+    fields = dict(flat(seeds[0].config))
+    different = differing(usual.config, seeds[0].config)
+    labels = [f"{name.rpartition('.')[2]} {shown(fields.get(name))}" for name in different]
+    return Variant(", ".join((title_of(usual.scheme), *labels)), seeds, not labels)
 
 
-def _identity(entry: Entry) -> str:
-    fields = {name: value for name, value in flat(entry.config) if name not in OF_A_SEED}
+def _identity(config: TrainingConfig) -> str:
+    fields = {name: value for name, value in flat(config) if name not in SEED_FIELDS}
     return json.dumps({name: _text(fields[name]) for name in sorted(fields)})
 
 
 def _text(value: Any) -> str:
-    """Equal for what is equal, 16 and 16.0 too."""
+    """A text that is the same for equal values, such as 16 and 16.0."""
     return json.dumps(float(value) if _is_number(value) else value, sort_keys=True, default=str)
 
 

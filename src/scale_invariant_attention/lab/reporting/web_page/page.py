@@ -6,24 +6,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from ..drawing import TITLES
-from .entries import Entry, flat, shown, title_of
+from .... import schemes
+from ....files import check_writable, replace_file
+from ..drawing import title_of
+from .entries import Entry, flat, shown
+from .inputs import read_entries
 from .loss_sections import loss_section, position_section, training_section
 from .parts import Chart, Section, further_look, scheme_look
-from .scheme_sentences import SENTENCES
 from .share_sections import attention_section, needle_section, recall_section
+
+NAME = "index.html"
+TITLE, EXPLORER_TITLE = "Position schemes side by side", "Attention explorer"
 
 SECTIONS = (
     *(loss_section, position_section, needle_section),
     *(recall_section, attention_section, training_section),
 )
 
-# The schemes of the explorer, with the named schemes whose looks they have.
+# The schemes of the explorer, and the named schemes whose looks they share.
 EXPLORED = {
     "Plain": "rope",
     "LogN": "logn-rope",
@@ -36,13 +42,13 @@ SCRIPTS = ("vendor/uPlot.iife.min.js", "charts.js", "explorer_math.js", "explore
 
 
 def render_page(entries: Sequence[Entry], *, title: str) -> str:
-    """A whole page of HTML, which a browser opens without a network; the explorer is on it always.
+    """The whole HTML page, which needs no network; it always has the explorer.
 
     >>> page = render_page([], title="Explorer")
     >>> page.startswith("<!doctype html>"), "<title>Explorer</title>" in page
     (True, True)
     """
-    entries = sorted(entries, key=_place)
+    entries = sorted(entries, key=_order)
     sections = [section for make in SECTIONS for section in make(entries)]
     looks = _looks(sections, entries)
     explored = {name: scheme_look(scheme) for name, scheme in EXPLORED.items()}
@@ -57,7 +63,7 @@ def render_page(entries: Sequence[Entry], *, title: str) -> str:
         sections=sections,
         looks=looks,
         explored=explored,
-        schemes={TITLES[it]: SENTENCES[it] for it in TITLES if it in {e.scheme for e in entries}},
+        schemes=_sentences(entries),
         runs=details_of(entries),
         common=fields_in_common(entries),
         unfinished=sum(entry.state is not None for entry in entries),
@@ -65,14 +71,29 @@ def render_page(entries: Sequence[Entry], *, title: str) -> str:
     )
 
 
-def _place(entry: Entry) -> int:
-    names = list(TITLES)
-    return names.index(entry.scheme) if entry.scheme in names else len(names)
+def write_report(runs: Sequence[Path], folder: Path, *, title: str | None = None) -> Path:
+    """Write the page of runs and records into a folder; returns its path."""
+    entries = read_entries(runs)
+    check_writable(folder)
+    text = render_page(entries, title=title or (TITLE if entries else EXPLORER_TITLE))
+    replace_file(folder / NAME, text.encode())
+    return folder / NAME
+
+
+def _order(entry: Entry) -> int:
+    """The position of an entry's scheme in the registry."""
+    return schemes.names().index(entry.scheme)
+
+
+def _sentences(entries: Sequence[Entry]) -> dict[str, str]:
+    """A sentence on each scheme, by title."""
+    rows = (schemes.entry(name) for name in dict.fromkeys(entry.scheme for entry in entries))
+    return {row.title: row.sentence for row in rows}
 
 
 def _looks(sections: Sequence[Section], entries: Sequence[Entry]) -> dict[str, dict[str, Any]]:
-    """The look of every line that can be switched, by its label."""
-    titles = {TITLES[it.scheme]: it.scheme for it in entries if it.scheme in TITLES}
+    """The look of every line that can be switched on and off, by its label."""
+    titles = {title_of(entry.scheme): entry.scheme for entry in entries}
     keys = dict.fromkeys(
         line.key
         for chart in _all_charts(sections)
@@ -92,7 +113,7 @@ def _all_charts(sections: Sequence[Section]) -> list[Chart]:
 
 
 def _charts(sections: Sequence[Section]) -> list[dict[str, Any]]:
-    """What scripts draw; the words are on the page itself."""
+    """The charts as the scripts draw them; their texts are in the HTML."""
     words = ("alternative", "note")
     return [
         {name: value for name, value in asdict(chart).items() if name not in words}
@@ -101,7 +122,7 @@ def _charts(sections: Sequence[Section]) -> list[dict[str, Any]]:
 
 
 def _embedded(data: Mapping[str, Any]) -> Markup:
-    """JSON that can stand inside a script element, whatever names are in it.
+    """JSON that can stand inside a script element, whatever names it holds.
 
     >>> _embedded({"name": "</script><!--"})
     Markup('{"name":"\\\\u003c/script\\\\u003e\\\\u003c!--"}')
@@ -113,7 +134,7 @@ def _embedded(data: Mapping[str, Any]) -> Markup:
 
 
 def _rounded(value: Any) -> Any:
-    """Numbers with as many digits as are shown, and one to spare: pages are sent around."""
+    """Numbers with as many digits as are shown, and one to spare, to keep pages small."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, Mapping):
@@ -122,7 +143,7 @@ def _rounded(value: Any) -> Any:
 
 
 def _policy(styles: Sequence[str], scripts: Sequence[str]) -> str:
-    """What a browser may do with the page: run what it was written with, and ask for nothing."""
+    """The content security policy: run the embedded scripts and styles, load nothing."""
     return "; ".join(
         (
             "default-src 'none'",
@@ -157,7 +178,7 @@ def _swatch(look: Mapping[str, Any]) -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class RunDetails:
-    """A run or record, and the fields of its configuration that others have otherwise."""
+    """A run or record, and the fields in which its configuration differs from others."""
 
     name: str
     source: str
@@ -169,7 +190,7 @@ class RunDetails:
 
 
 def fields_in_common(entries: Sequence[Entry]) -> dict[str, str]:
-    """Those that every configuration has with the same value."""
+    """The fields that have the same value in every configuration."""
     configs = [dict(flat(entry.config)) for entry in entries]
     if not configs:
         return {}
@@ -183,7 +204,7 @@ def fields_in_common(entries: Sequence[Entry]) -> dict[str, str]:
 
 
 def details_of(entries: Sequence[Entry]) -> list[RunDetails]:
-    """One for each entry."""
+    """The details of each entry."""
     common = fields_in_common(entries)
     return [
         RunDetails(
@@ -200,7 +221,7 @@ def details_of(entries: Sequence[Entry]) -> list[RunDetails]:
 
 
 def _facts(entry: Entry) -> dict[str, str]:
-    """Where it was made; a run that was resumed has each of its places."""
+    """The provenance of an entry; a resumed run has that of each of its parts."""
     facts: dict[str, str] = {}
     for origin in entry.origins:
         for name, value in origin.items():

@@ -5,40 +5,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, style
+from ...tables import Table
+from ..drawing import line_of
 
+Polygon = list[tuple[float, float]]
 
-@dataclass(frozen=True)
-class Cell:
-    """A value in a table; `note` stands small beside it, `best` marks it among its column."""
+# For lines that belong to no scheme, or to another variant of one: on a light page, on a dark one.
+FURTHER = (
+    ("#8c510a", "#d8a25c"),
+    ("#b2182b", "#ff8a8a"),
+    ("#5e3c99", "#b9a3f2"),
+    ("#01665e", "#63d2c6"),
+    ("#222222", "#eeeeee"),
+)
 
-    text: str
-    note: str = ""
-    best: bool = False
+# On and off, in pixels.
+DASHES: dict[str, list[int]] = {"-": [], "--": [8, 4], ":": [2, 4], "-.": [10, 4, 2, 4]}
 
-
-@dataclass(frozen=True)
-class Row:
-    """A line of a table; `key` is the label of the line that a chart has for it, if one has."""
-
-    head: str
-    cells: Sequence[Cell]
-    key: str | None = None
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows under a header whose first word is that of the rows' heads."""
-
-    caption: str
-    header: Sequence[str]
-    rows: Sequence[Row]
+MARKERS = "osDv^*PX<>"
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis shows; `base` is that of its logarithm, `log` whether it is one at first."""
+    """An axis: `log` if it starts out logarithmic, `base` that of the logarithm."""
 
     label: str
     log: bool = False
@@ -49,7 +38,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a chart under the label that it is switched by; `error` is drawn around `y`."""
+    """A line of a chart; `key` is the label that switches it, `error` is drawn around `y`."""
 
     key: str
     x: Sequence[float]
@@ -59,7 +48,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """One of the things that a chart can show."""
+    """One of the sets of lines that a chart can show."""
 
     label: str
     lines: Sequence[Line]
@@ -67,9 +56,9 @@ class Panel:
 
 @dataclass(frozen=True)
 class Chart:
-    """Panels on the same axes; `mark` is a place on the x axis with its name.
+    """Panels on the same axes; `mark` is a value on the x axis with its name.
 
-    `alternative` says in words what is to be seen. `looks` are those of lines that are of no scheme.
+    `alternative` describes the chart in words. `looks` are those of lines that belong to no scheme.
     """
 
     name: str
@@ -85,7 +74,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """Shares in a grid under the label that they are switched by; None where nothing was measured."""
+    """Shares in a grid; `key` is the label that switches it. None where nothing was measured."""
 
     key: str
     columns: Sequence[str]
@@ -94,7 +83,7 @@ class HeatMap:
 
 @dataclass(frozen=True)
 class Block:
-    """A part of a section: sentences, then what they speak of."""
+    """A part of a section: sentences, then tables, charts and heat maps."""
 
     title: str = ""
     text: Sequence[str] = ()
@@ -105,7 +94,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Section:
-    """A section with its place in the contents; `finding` is its result in a sentence."""
+    """A section; `name` is its anchor, `finding` its result in a sentence."""
 
     name: str
     title: str
@@ -113,46 +102,20 @@ class Section:
     finding: str = ""
 
 
-Polygon = list[tuple[float, float]]
-
-# The colours of schemes on a dark page: the same hues, light enough to be seen there.
-ON_DARK = {
-    GREY: "#bdbdbd",
-    PURPLE: "#da8fd0",
-    ORANGE: "#ff9550",
-    GREEN: "#38c9a0",
-    BLUE: "#62b6ff",
-}
-
-# For lines that are of no scheme, or of another variant of one: light page, dark page.
-FURTHER = (
-    ("#8c510a", "#d8a25c"),
-    ("#b2182b", "#ff8a8a"),
-    ("#5e3c99", "#b9a3f2"),
-    ("#01665e", "#63d2c6"),
-    ("#222222", "#eeeeee"),
-)
-
-# On and off, in pixels.
-DASHES: dict[str, list[int]] = {"-": [], "--": [8, 4], ":": [2, 4], "-.": [10, 4, 2, 4]}
-
-MARKERS = "osDv^*PX<>"
-
-
 def scheme_look(scheme: str) -> dict[str, Any]:
-    """The look of a scheme."""
-    drawn = style(scheme)
+    """The look of a scheme's lines."""
+    line = line_of(scheme)
     return {
-        "light": drawn["color"],
-        "dark": ON_DARK[drawn["color"]],
-        "dash": DASHES[drawn["linestyle"]],
-        "width": drawn["linewidth"],
-        "marker": marker(drawn["marker"]),
+        "light": line.colour,
+        "dark": line.dark_colour,
+        "dash": DASHES.get(line.dash, []),
+        "width": line.width,
+        "marker": marker(line.marker),
     }
 
 
 def further_look(number: int) -> dict[str, Any]:
-    """The look of one more line, by its number."""
+    """The look of a line that belongs to no scheme, by its number."""
     light, dark = FURTHER[number % len(FURTHER)]
     dashes: Sequence[list[int]] = list(DASHES.values())
     return {
@@ -165,17 +128,17 @@ def further_look(number: int) -> dict[str, Any]:
 
 
 def marker(name: str) -> Polygon:
-    """One of matplotlib's markers as a polygon of about radius 1, downwards being positive.
+    """One of matplotlib's markers as a polygon of about radius 1, y pointing down; "o" if unknown.
 
     >>> marker("D")
     [(0.0, -1.0), (1.0, 0.0), (0.0, 1.0), (-1.0, 0.0)]
     """
-    # Adding 0 makes no negative zeros.
-    return [(round(x, 3) + 0.0, round(y, 3) + 0.0) for x, y in _SHAPES[name]]
+    # Adding 0 turns negative zeros into positive ones.
+    return [(round(x, 3) + 0.0, round(y, 3) + 0.0) for x, y in _SHAPES.get(name, _SHAPES["o"])]
 
 
 def _ring(corners: int, turn: float = 0.0, radii: Sequence[float] = (1.0,)) -> Polygon:
-    """Corners on a circle from the top on, `turn` parts of a whole turn later."""
+    """Corners on a circle, clockwise from the top, rotated by `turn` of a full turn."""
     return [
         (
             radii[corner % len(radii)] * math.sin(2 * math.pi * (corner / corners + turn)),
@@ -186,7 +149,7 @@ def _ring(corners: int, turn: float = 0.0, radii: Sequence[float] = (1.0,)) -> P
 
 
 def _cross(half: float, turned: bool) -> Polygon:
-    """Two bars, twice `half` wide."""
+    """Two crossed bars of width ``2 * half``."""
     corner = [(half, -1.0), (half, -half), (1.0, -half)]
     points = []
     for quarter in range(4):

@@ -1,25 +1,32 @@
-"""Figures of losses: what is drawn, not how."""
+"""Figures of losses and needles: what is drawn."""
 
 import sys
 
 import pytest
 
+from scale_invariant_attention.evaluation import PositionLoss
+from scale_invariant_attention.lab.measurements import NeedleCell
 from scale_invariant_attention.lab.reporting import evaluation_figures
 from scale_invariant_attention.lab.reporting.evaluation_figures import (
     draw_loss_by_position,
-    draw_sweep,
+    draw_needles,
+    sweep_figure,
 )
-from scale_invariant_attention.lab.reporting.losses import SeedRow
+from scale_invariant_attention.lab.seeds import SeedRow
 
-ROWS = [
-    {"start": 1, "stop": 2, "loss": 5.0, "standard_error": 0.1},
-    {"start": 2, "stop": 9, "loss": 4.0, "standard_error": None},
+ROWS = [PositionLoss(1, 2, 5.0, 0.1, 3), PositionLoss(2, 9, 4.0, None, 3)]
+
+
+CELLS = [
+    NeedleCell(256, 0.0, 0.5, found=3, count=4, low=0.3, high=1.0),
+    NeedleCell(256, 0.5, 1.0, found=4, count=4, low=0.5, high=1.0),
+    NeedleCell(4096, 0.5, 1.0, found=0, count=4, low=0.0, high=0.5),
 ]
 
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """The axes of the figure that was drawn last."""
+    """The axes of the last figure drawn."""
     figures = []
     new_figure = evaluation_figures.new_figure
     monkeypatch.setattr(
@@ -38,10 +45,7 @@ def test_a_picture(train_length):
 
 
 def test_every_scheme_has_its_line_and_its_name(drawn):
-    later = [
-        {"start": 16, "stop": 17, "loss": 3.0, "standard_error": 0.1},
-        {"start": 20, "stop": 81, "loss": 2.0, "standard_error": 0.1},
-    ]
+    later = [PositionLoss(16, 17, 3.0, 0.1, 3), PositionLoss(20, 81, 2.0, 0.1, 3)]
     rows = {"rope": ROWS + later, "alibi": ROWS + later}
     draw_loss_by_position(rows, title="Loss", train_length=4)
     lines = {line.get_label(): line for line in drawn().get_lines()}
@@ -55,7 +59,7 @@ def test_a_single_scheme_is_drawn_from_its_first_token(drawn):
     assert list(drawn().get_lines()[0].get_ydata()) == [5.0, 4.0]
 
 
-def test_a_scheme_of_ones_own_can_be_drawn(drawn):
+def test_an_unregistered_scheme_can_be_drawn(drawn):
     draw_loss_by_position({"mine": ROWS}, title="Loss")
     assert drawn().get_lines()[0].get_label() == "mine"
 
@@ -65,18 +69,39 @@ def test_the_same_rows_give_the_same_bytes():
     assert first == second
 
 
-def test_a_sweep_has_a_line_a_length(drawn):
+def test_a_sweep_has_one_line_per_length(drawn):
     rows = {
         value: SeedRow(f"{value:g}", {0: {256: value, 1024: 2 * value}}) for value in (10.0, 0.1)
     }
-    picture = draw_sweep("tau", rows, title="tau", train_length=256)
-    assert picture.startswith(b"\x89PNG")
+    sweep_figure("tau", rows, title="tau", train_length=256)
     trained, longer = (container.lines[0] for container in drawn().containers)
     assert list(trained.get_xdata()) == [0.1, 10.0] == list(trained.get_ydata())
     assert list(longer.get_ydata()) == [0.2, 20.0]
 
 
-def test_what_is_missing_is_named(monkeypatch):
+def test_without_matplotlib_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ModuleNotFoundError, match=r"scale-invariant-attention\[plots\]"):
         draw_loss_by_position({"rope": ROWS}, title="Loss")
+
+
+def test_shares_stand_where_they_belong(monkeypatch):
+    drawn = []
+    as_png = evaluation_figures.as_png
+    monkeypatch.setattr(
+        evaluation_figures, "as_png", lambda figure: drawn.append(figure) or as_png(figure)
+    )
+    picture = draw_needles(CELLS, title="rope", train_length=256)
+    assert picture.startswith(b"\x89PNG")
+    axes = drawn[0].axes[0]
+    assert {text.get_position(): text.get_text() for text in axes.texts} == {
+        (0, 0): "0.75",
+        (0, 1): "1.00",
+        (1, 1): "0.00",
+    }
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["256\n(trained)", "4,096"]
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["0%-50%", "50%-100%"]
+
+
+def test_the_same_picture_for_the_same_cells():
+    assert draw_needles(CELLS, title="rope") == draw_needles(CELLS, title="rope")

@@ -1,0 +1,231 @@
+"""Reading what the page shows: folders of runs, and records of `sia reproduce`, one entry each."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ....data.needles import NeedleFormat
+from ....training import TrainingConfig, read_metrics, read_provenance
+from ....training.runs import CONFIG, METRICS, MODEL, read_config
+from ...experiments.evaluations import AttentionEvaluation, RecallEvaluation
+from ...measurements import (
+    DiagnosisResults,
+    EvaluationResults,
+    LengthLoss,
+    NeedleCell,
+    NeedleResults,
+    NeedleShare,
+    PositionLoss,
+)
+from ...records import TrainingRecord, read_record, read_results
+from ...schema import to_json
+from .entries import Entry, MeasuredOn, Measurement, StepLoss
+
+# The files that `sia evaluate`, `sia needle` and `sia diagnose` write into the folder of a run.
+EVALUATION = Path("evaluation", "evaluation.json")
+NEEDLES = Path("needles", "needles.json")
+DIAGNOSIS = Path("diagnosis", "diagnosis.json")
+
+# Records of Table 4, whose models are those of transformers: the page has no section for them.
+CONVERSIONS = "table4-*.json"
+
+# The measurements of an entry, by the names of its fields.
+Measurements = dict[str, Measurement[Any] | None]
+
+
+def read_entries(paths: Sequence[Path]) -> list[Entry]:
+    """The entries of runs, records, and folders of either; each once."""
+    entries: dict[Path, Entry] = {}
+    for path in paths:
+        for each in _members(path):
+            if each.resolve() not in entries:
+                entries[each.resolve()] = (
+                    _entry_of_run(each) if each.is_dir() else _entry_of_record(each)
+                )
+    return list(entries.values())
+
+
+def _members(path: Path) -> Iterator[Path]:
+    if not path.exists():
+        raise FileNotFoundError(
+            f"there is no file or folder {path}; give the folder of a run, a record, or a folder of them"
+        )
+    if path.is_file() or (path / CONFIG).exists():
+        yield path
+        return
+    inside = sorted(path.iterdir())
+    members = [
+        it
+        for it in inside
+        if (it.suffix == ".json" and not it.match(CONVERSIONS)) or (it / CONFIG).exists()
+    ]
+    if not members:
+        what = "is empty" if not inside else f"has no {CONFIG}, no record and no run in it"
+        raise ValueError(
+            f"{path} {what}; give a folder that sia train or sia reproduce wrote, such as runs/NAME or "
+            f"results/mini"
+        )
+    yield from members
+
+
+def _entry_of_record(path: Path) -> Entry:
+    if path.match(CONVERSIONS):
+        raise ValueError(
+            f"{path} is a record of Table 4, which this page does not show: sia reproduce page does"
+        )
+    record = read_record(path)
+    own = record.is_own_training
+    measured = _recorded(record)
+    if own:
+        on = _trained_on(record.config)
+        steps = [StepLoss(step, loss) for step, loss in enumerate(record.training.loss, start=1)]
+        validations = [
+            StepLoss(it.step, loss, length)
+            for it in record.validation or ()
+            for length, loss in it.validation.items()
+        ]
+        measured |= {
+            "training": Measurement(on, steps),
+            "validation": Measurement(on, validations),
+        }
+    return Entry(
+        name=record.name,
+        source=str(path),
+        config=record.config,
+        origins=[to_json(record.provenance)],
+        trained_as=None if own else record.trained_as,
+        seconds=record.seconds if own else None,
+        **measured,  # type: ignore[arg-type]
+    )
+
+
+def _recorded(record: TrainingRecord) -> Measurements:
+    data = MeasuredOn(data=record.config.data, fingerprint=record.corpus)
+    if record.losses is not None:
+        return _losses(data, record.losses, record.by_position or ())
+    if record.needles is not None:
+        form = record.config.task_options
+        return _needles(data, form, record.needles.lengths, record.needles.cells)
+    if record.recall is not None:
+        assert isinstance(record.evaluation, RecallEvaluation)
+        examples = record.evaluation.examples
+        on = MeasuredOn(options=record.config.task_options, examples=examples)
+        return {"recall": Measurement(on, record.recall)}
+    asked = record.evaluation
+    assert isinstance(asked, AttentionEvaluation)
+    on = MeasuredOn(data.data, data.fingerprint, contexts=asked.contexts, recent=asked.recent)
+    return {"attention": Measurement(on, record.measured("attention"))}
+
+
+def _entry_of_run(folder: Path) -> Entry:
+    fields = read_config(folder)
+    if "model_type" in fields:
+        raise ValueError(
+            f"{folder} holds a saved model, not a run: nothing is known of its training; give the "
+            f"folder that sia train wrote"
+        )
+    with _naming(folder / CONFIG, "restore it, or train the run again"):
+        config = TrainingConfig.from_dict(fields)
+    metrics = read_metrics(folder)
+    with _naming(folder / METRICS, "restore it, or train the run again"):
+        steps = [StepLoss(it["step"], float(it["loss"])) for it in metrics if "loss" in it]
+        validations = [
+            StepLoss(it["step"], float(loss), int(length))
+            for it in metrics
+            for length, loss in it.get("validation", {}).items()
+        ]
+        last_step = max((it["step"] for it in metrics), default=0)
+        seconds = sum(it.get("seconds", 0.0) for it in metrics)
+    on = _trained_on(config)
+    finished = (folder / MODEL / CONFIG).exists()
+    states = [] if finished else [f"unfinished, at step {last_step:,} of {config.steps:,}"]
+    measured: Measurements = {}
+    for path, results in _results_of(folder):
+        with _naming(path, "make it again"):
+            measured |= _measurements(results)
+        if results.unfinished_at_step is not None:
+            states.append(f"{path.name} is of step {results.unfinished_at_step:,}")
+    return Entry(
+        name=folder.resolve().name,
+        source=str(folder),
+        config=config,
+        origins=read_provenance(folder),
+        state="; ".join(states) or None,
+        seconds=seconds,
+        training=Measurement(on, steps),
+        validation=Measurement(on, validations),
+        **measured,  # type: ignore[arg-type]
+    )
+
+
+Results = EvaluationResults | NeedleResults | DiagnosisResults
+
+
+def _results_of(folder: Path) -> Iterator[tuple[Path, Results]]:
+    kinds: dict[Path, type[Any]] = {
+        EVALUATION: EvaluationResults,
+        NEEDLES: NeedleResults,
+        DIAGNOSIS: DiagnosisResults,
+    }
+    for name, kind in kinds.items():
+        path = folder / name
+        if path.exists():
+            yield path, read_results(path, kind)
+
+
+def _measurements(results: Results) -> Measurements:
+    data = MeasuredOn(data=results.data.name, fingerprint=results.data.fingerprint)
+    if isinstance(results, EvaluationResults):
+        return _losses(data, results.by_length, results.by_position)
+    if isinstance(results, NeedleResults):
+        return _needles(data, results.format, results.lengths, results.cells)
+    on = MeasuredOn(data.data, data.fingerprint, contexts=results.contexts, recent=results.recent)
+    return {"attention": Measurement(on, results.attention)}
+
+
+def _losses(
+    data: MeasuredOn, by_length: Sequence[LengthLoss], by_position: Sequence[PositionLoss]
+) -> Measurements:
+    if not by_length:
+        raise ValueError("it has no loss of any length")
+    on = MeasuredOn(data.data, data.fingerprint, tokens=by_length[0].tokens)
+    measured: Measurements = {"losses": Measurement(on, by_length)}
+    if by_position and by_position[0].documents:
+        documents, longest = by_position[0].documents, by_position[-1].stop
+        on = MeasuredOn(data.data, data.fingerprint, documents=documents, longest=longest)
+        measured["positions"] = Measurement(on, by_position)
+    return measured
+
+
+def _needles(
+    data: MeasuredOn,
+    form: Mapping[str, Any],
+    lengths: Sequence[NeedleShare],
+    cells: Sequence[NeedleCell],
+) -> Measurements:
+    # Equal formats compare as equal, whether they were read as lists or as tuples.
+    fields: dict[str, Any] = {
+        name: tuple(it) if isinstance(it, list) else it for name, it in form.items()
+    }
+    on = MeasuredOn(
+        data.data,
+        data.fingerprint,
+        form=NeedleFormat(**fields),
+        examples=lengths[0].examples,
+    )
+    return {"needles": Measurement(on, lengths), "needle_cells": Measurement(on, cells)}
+
+
+def _trained_on(config: TrainingConfig) -> MeasuredOn:
+    return MeasuredOn(data=config.data, task=config.task)
+
+
+@contextmanager
+def _naming(path: Path, remedy: str) -> Iterator[None]:
+    """Name the file in errors, and what to do about it."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise ValueError(f"{path} cannot be read: {what}; {remedy}") from error
