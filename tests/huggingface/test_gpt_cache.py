@@ -108,6 +108,6 @@ def test_gradients_go_through_a_cache():
             logits.append(out.logits)
             start += size
         torch.cat(logits, 1).square().sum().backward()
-        return model.gpt.blocks[0].attention.distance.log_tau.grad.clone()
+        return model.gpt.blocks[0].attention.scheme.distance.log_tau.grad.clone()
 
     torch.testing.assert_close(gradient(5, 1, 3), gradient(9))

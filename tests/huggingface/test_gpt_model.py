@@ -202,7 +202,7 @@ def test_other_dtypes_and_missing_weights(tmp_path, caplog):
     assert again.dtype == torch.bfloat16
     assert again.gpt.head.weight.count_nonzero() == 0
     start = model.gpt.scheme.query_scale.start
-    scale = again.gpt.blocks[1].attention.query_scale.scale
+    scale = again.gpt.blocks[1].attention.scheme.query_scale.scale
     torch.testing.assert_close(scale, torch.full_like(scale, start))
     kept = again.gpt.blocks[1].mlp.up.weight
     assert torch.equal(kept, model.gpt.blocks[1].mlp.up.weight.bfloat16())

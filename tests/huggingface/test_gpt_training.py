@@ -14,7 +14,7 @@ from scale_invariant_attention.huggingface.tokenizer import byte_tokenizer
 def test_a_trainer_lowers_the_loss(tmp_path):
     model = wrapped("learned tau", torch.float32).train()
     rows = Dataset.from_list([{"input_ids": random_tokens(12).tolist()}] * 16)
-    tau = model.gpt.blocks[0].attention.distance.log_tau.detach().clone()
+    tau = model.gpt.blocks[0].attention.scheme.distance.log_tau.detach().clone()
     trainer = Trainer(
         model=model,
         args=TrainingArguments(
@@ -38,7 +38,7 @@ def test_a_trainer_lowers_the_loss(tmp_path):
     trainer.train()
     after = trainer.evaluate()["eval_loss"]
     assert after < before - 0.1
-    assert not torch.equal(model.gpt.blocks[0].attention.distance.log_tau, tau)
+    assert not torch.equal(model.gpt.blocks[0].attention.scheme.distance.log_tau, tau)
     again = type(model).from_pretrained(tmp_path / "checkpoint-4")
     assert all(
         torch.equal(weight, again.get_parameter(name)) for name, weight in model.named_parameters()

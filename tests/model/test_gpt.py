@@ -175,7 +175,7 @@ def test_initialise_draws_anew_and_leaves_what_a_scheme_made_alone():
     before = model.blocks[0].mlp.up.weight.clone()
     model.initialise()
     assert not torch.equal(model.blocks[0].mlp.up.weight, before)
-    assert (model.blocks[1].attention.distance.table == 2).all()
+    assert (model.blocks[1].attention.scheme.distance.table == 2).all()
 
 
 @pytest.mark.parametrize("case", CASES)

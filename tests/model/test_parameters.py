@@ -62,7 +62,7 @@ def test_what_a_scheme_learns_is_no_matrix_for_muon():
     model = GPT(tiny_config("nope"), scheme=Scheme(distance=TableByHead()))
     split = parameter_split(model)
     assert len(split.matrices) == 12
-    assert list(split.scalars) == [f"blocks.{i}.attention.distance.table" for i in range(2)]
+    assert list(split.scalars) == [f"blocks.{i}.attention.scheme.distance.table" for i in range(2)]
 
 
 @pytest.mark.parametrize(

@@ -133,14 +133,14 @@ def _slots(
     if scheme == "yarn":
         factor = [(0.1 * math.log(stretch) + 1) ** 2] * length
     if scheme.startswith("logn"):
-        scale = float(layer_weights["attention.query_scale.scale"][head])
+        scale = float(layer_weights["attention.scheme.query_scale.scale"][head])
         by_query = options.get("counts", "query") == "query"
         factor = [scale * math.log(position + 1 if by_query else context) for position in positions]
     gain = [[1.0] * length for _ in range(length)]
     bias = [[0.0] * length for _ in range(length)]
     tau = options.get("tau", 10.0)
     if options.get("learn_tau"):
-        tau = math.exp(float(layer_weights["attention.distance.log_tau"][head]))
+        tau = math.exp(float(layer_weights["attention.scheme.distance.log_tau"][head]))
     for row in range(length):
         for column in range(length):
             t = max(0, positions[row] - positions[column])

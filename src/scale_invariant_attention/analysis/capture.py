@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..attention.numerics import compute_dtype
 from ..model import GPT
 from ..model.block import Attention, Call
 from .scores import LayerScores
@@ -50,7 +51,7 @@ def gpt_scores(
 
 def _layer_scores(attention: Attention, x: Tensor, call: Call) -> LayerScores:
     plain = attention.queries_and_keys(x)
-    rotate, scale = call.rotate, attention.query_scale
+    rotate, dtype = call.rotate, compute_dtype(plain[0].dtype)
     query, key = plain if rotate is None else (rotate(plain[0]), rotate(plain[1]))
     return LayerScores(
         attention.layer,
@@ -58,6 +59,6 @@ def _layer_scores(attention: Attention, x: Tensor, call: Call) -> LayerScores:
         key,
         attention.affine(call, query),
         visibility=call.placing.visibility,
-        query_scale=None if scale is None else scale(call.placing.places),
+        query_scale=attention.scheme.query_factors(call.placing.places, dtype),
         unrotated=None if rotate is None else plain,
     )

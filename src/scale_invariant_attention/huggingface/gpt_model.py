@@ -18,7 +18,7 @@ from ..model import GPT, projected_cross_entropy
 from ..model.block import Block
 from ..model.inputs import check_context_length, check_inputs
 from ..model.loss import IGNORED
-from ..schemes import LogN, ScaleInvariant
+from ..schemes import LogN
 from ..schemes.distance import LearnedTauTables
 from ..schemes.query_scale import LogNScale
 from .gpt_cache import TransformersCache, context_of_call, notes_of
@@ -268,8 +268,8 @@ class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: i
             assert isinstance(self.gpt.scheme.query_scale, LogN)
             nn.init.constant_(module.scale, self.gpt.scheme.query_scale.start)
         elif isinstance(module, LearnedTauTables):
-            assert isinstance(self.gpt.scheme.distance, ScaleInvariant)
-            nn.init.constant_(module.log_tau, math.log(self.gpt.scheme.distance.tau))
+            assert isinstance(module._tau, float)
+            nn.init.constant_(module.log_tau, math.log(module._tau))
 
     def _zero_initialised(self) -> Iterator[nn.Module]:
         """The head, and the matrices that write to the residual stream."""

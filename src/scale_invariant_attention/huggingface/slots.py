@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ..attention import DistanceAffine, distance_affine_attention, scale_invariant_attention
 from ..attention.numerics import compute_dtype
 from ..schemes import Places, Scheme
-from ..schemes.distance import LearnedTauTables, ScaleInvariantTables
+from ..schemes.distance import ScaleInvariantTables
 from .placing import Placing
 from .settings import IMPLEMENTATION, Settings, name_implementation, read
 
@@ -90,9 +90,9 @@ class Slots(nn.Module):
         """tau, a number or ``[heads]``, of a scheme that has one."""
         if self.tau is not None:
             return torch.tensor(self.tau, dtype=torch.float64, device=device)
-        if isinstance(self.distance, LearnedTauTables):
-            return self.distance.log_tau.double().exp()
-        return self.distance.tau if isinstance(self.distance, ScaleInvariantTables) else None
+        if isinstance(self.distance, ScaleInvariantTables):
+            return self.distance.tau(device)
+        return None
 
     def tables(self, placing: Placing, query: Tensor) -> DistanceAffine:
         """Gain and bias for every distance of a call, for scores from which no mean was taken."""

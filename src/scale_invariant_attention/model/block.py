@@ -5,13 +5,11 @@ Shapes: B batch, L tokens, N keys, W width, H heads, D head_dim.
 
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..attention import DistanceAffine, distance_affine_attention
-from ..attention.numerics import compute_dtype
-from ..schemes import Scheme
+from ..attention import DistanceAffine
+from ..schemes import Scheme, SchemeLayer
 from ..schemes.rotary import Rotation
 from .cache import LayerCache
 from .config import GPTConfig
@@ -56,25 +54,7 @@ class Attention(nn.Module):
         self.key = nn.Linear(config.width, config.width, bias=False)
         self.value = nn.Linear(config.width, config.width, bias=False)
         self.output = nn.Linear(config.width, config.width, bias=False)
-        self.fill_slots(scheme)
-
-    def fill_slots(self, scheme: Scheme) -> None:
-        """Make the modules of the slots anew."""
-        slot = scheme.query_scale
-        self.query_scale = None if slot is None else slot.build(self.heads)
-        self.distance = scheme.distance.build(self.heads)
-
-    @torch.no_grad()
-    def restart_slots(self, scheme: Scheme) -> None:
-        """Let the slots' parameters, where they are, start again."""
-        for slot, module in (
-            (scheme.query_scale, self.query_scale),
-            (scheme.distance, self.distance),
-        ):
-            if slot is not None and module is not None:
-                started = slot.build(self.heads).state_dict()
-                for name, value in module.state_dict().items():
-                    value.copy_(started[name])
+        self.scheme = SchemeLayer(scheme, config.heads)
 
     def forward(self, x: Tensor, call: Call) -> Tensor:
         """``[B, L, W]`` to the same."""
@@ -82,9 +62,7 @@ class Attention(nn.Module):
         value = self._split(self.value(x))
         if call.rotate is not None:
             query, key = call.rotate(query), call.rotate(key)
-        if self.query_scale is not None:
-            factor = self.query_scale(call.placing.places).to(compute_dtype(query.dtype))
-            query = (query * factor.unsqueeze(-1)).to(query.dtype)
+        query = self.scheme.scale_queries(query, call.placing.places)
         if call.cache is not None:
             key, value = call.cache.append(self.layer, key, value)
         out = self.attend(query, key, value, call)
@@ -98,27 +76,22 @@ class Attention(nn.Module):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, call: Call) -> Tensor:
         """``[B, H, L, D]``, ``[B, H, N, D]`` and ``[B, H, N, D]`` to ``[B, H, L, D]``."""
-        out: Tensor = distance_affine_attention(
+        out: Tensor = self.scheme.attend(
             query,
             key,
             value,
-            self.affine(call, query),
+            call.placing.visibility,
+            affine=self.affine(call, query),
             backend=call.backend,
-            **call.placing.visibility,
         )
         return out
 
     def affine(self, call: Call, query: Tensor) -> DistanceAffine:
-        """Gain and bias for all distances of a call, for queries of that dtype and device."""
-
-        def make(length: int) -> DistanceAffine:
-            distance = torch.arange(length, dtype=torch.float64, device=query.device)
-            dtype = compute_dtype(query.dtype)
-            gain, bias = (table.to(dtype) for table in self.distance(distance))
-            return DistanceAffine(gain, bias)
-
+        """Gain and bias for all distances of a call, for queries of this dtype and device."""
         span = call.placing.span
-        return make(span) if call.cache is None else call.cache.affine(self.layer, span, make)
+        if call.cache is None:
+            return self.scheme.affine(span, query)
+        return call.cache.affine(self.layer, span, lambda length: self.scheme.affine(length, query))
 
     def _split(self, x: Tensor) -> Tensor:
         """``[B, L, W]`` to ``[B, H, L, D]``."""

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from ..arguments import integer
 from ..attention.backends import BACKENDS
 from ..attention.numerics import compute_dtype
-from ..schemes import Scheme, rotation
+from ..schemes import Scheme, SchemeLayer, rotation
 from . import storage
 from .block import Attention, Block, Call, rms
 from .cache import KeyValueCache, LayerCache
@@ -80,7 +80,7 @@ class GPT(nn.Module):
         nn.init.normal_(self.embedding.weight)
         nn.init.zeros_(self.head.weight)
         for attention in self._attention_layers():
-            attention.restart_slots(self.scheme)
+            attention.scheme.reset_parameters()
         for name, weight in self.blocks.named_parameters():
             if belongs_to_scheme(name):
                 continue
@@ -313,9 +313,9 @@ class GPT(nn.Module):
                     backend=backend,
                     checkpoint_activations=checkpoint_activations,
                 )
-            # Slots may hold more than is saved, so they are made, not loaded alone.
+            # A scheme may hold more than is saved, so its layers are built, not only loaded.
             for attention in model._attention_layers():
-                attention.fill_slots(model.scheme)
+                attention.scheme = SchemeLayer(model.scheme, attention.heads)
             _check_tensors(model, tensors)
         except (TypeError, ValueError) as error:
             raise SavedModelError(f"{folder} cannot be opened: {error}") from error

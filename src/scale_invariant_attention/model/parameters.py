@@ -40,9 +40,9 @@ def parameter_split(model: nn.Module) -> ParameterSplit:
 
 
 def belongs_to_scheme(name: str) -> bool:
-    """Whether a parameter of a block is one that its scheme learns, whatever its shape.
+    """Whether a block's parameter is learned by its scheme, whatever its shape.
 
-    >>> belongs_to_scheme("0.attention.distance.log_tau"), belongs_to_scheme("0.mlp.up.weight")
+    >>> belongs_to_scheme("0.attention.scheme.distance.log_tau"), belongs_to_scheme("0.mlp.up.weight")
     (True, False)
     """
-    return not {"query_scale", "distance"}.isdisjoint(name.split("."))
+    return "scheme" in name.split(".")

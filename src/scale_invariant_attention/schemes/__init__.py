@@ -7,6 +7,7 @@ Scheme(rotary=RoPE(base=10000.0), query_scale=LogN(train_length=4096, counts='qu
 """
 
 from .distance import ALiBi, Distance, ScaleInvariant, Unchanged, alibi_slopes
+from .layer import SchemeLayer
 from .named import (
     LineStyle,
     NamedScheme,
@@ -37,6 +38,7 @@ __all__ = [
     "Rotary",
     "ScaleInvariant",
     "Scheme",
+    "SchemeLayer",
     "TruncatedRoPE",
     "Unchanged",
     "YaRN",

@@ -1,6 +1,7 @@
 """The third slot of a scheme: a gain and a bias for the logit at every distance."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -80,43 +81,63 @@ def alibi_slopes(heads: int) -> list[float]:
 class ScaleInvariant:
     """Gain ``sqrt(1 + 2 log1p(t/tau))`` and bias ``-2 log1p(t/tau)``.
 
-    With `learn_tau` every head of every layer learns its own tau, starting from `tau`.
+    `tau` is one number, or one per head. With `learn_tau` every head of every layer learns its own,
+    starting from `tau`.
     """
 
-    tau: float = 10.0
+    tau: float | Sequence[float] = 10.0
     learn_tau: bool = False
 
     def __post_init__(self) -> None:
-        positive_number("tau", self.tau)
         if not isinstance(self.learn_tau, bool):
             raise TypeError(f"learn_tau must be True or False, got {self.learn_tau!r}")
+        if not isinstance(self.tau, list | tuple):
+            positive_number("tau", self.tau)
+            return
+        if self.learn_tau:
+            raise ValueError("tau must be one number with learn_tau=True, where every head starts")
+        object.__setattr__(self, "tau", tuple(positive_number("tau", each) for each in self.tau))
 
     def build(self, heads: int) -> nn.Module:
-        """A layer's logarithms of tau, ``[heads]``, if they are learned."""
-        return (
-            LearnedTauTables(heads, self.tau) if self.learn_tau else ScaleInvariantTables(self.tau)
-        )
+        """A layer's tables; if tau is learned, with parameters ``[heads]``, the logarithms of tau."""
+        if self.learn_tau:
+            assert not isinstance(self.tau, Sequence)
+            return LearnedTauTables(heads, self.tau)
+        if isinstance(self.tau, Sequence) and len(self.tau) != heads:
+            raise ValueError(
+                f"tau must be one number or one per head, {heads}, got {len(self.tau)}"
+            )
+        return ScaleInvariantTables(self.tau)
 
 
 class ScaleInvariantTables(nn.Module):
-    """The transform with a fixed tau."""
+    """The transform with a fixed tau, one number or one per head."""
 
-    def __init__(self, tau: float) -> None:
+    def __init__(self, tau: float | Sequence[float]) -> None:
         super().__init__()
-        self.tau = tau
+        self._tau = tau
+
+    def tau(self, device: torch.device) -> float | Tensor:
+        """One number, or float64 ``[heads]``."""
+        if isinstance(self._tau, Sequence):
+            return torch.tensor(self._tau, dtype=torch.float64, device=device)
+        return self._tau
 
     def forward(self, distance: Tensor) -> tuple[Tensor, Tensor]:
-        """Tables ``[length]``."""
-        return scale_invariant_gain_and_bias(distance, self.tau)
+        """Tables ``[length]`` or ``[heads, length]``."""
+        tau = self.tau(distance.device)
+        return scale_invariant_gain_and_bias(
+            distance, tau.unsqueeze(-1) if isinstance(tau, Tensor) else tau
+        )
 
 
-class LearnedTauTables(nn.Module):
-    """The transform with a tau for each head, learned as its logarithm, so that it stays positive."""
+class LearnedTauTables(ScaleInvariantTables):
+    """The transform with one tau per head, learned as its logarithm so that it stays positive."""
 
     def __init__(self, heads: int, tau: float) -> None:
-        super().__init__()
+        super().__init__(tau)
         self.log_tau = nn.Parameter(torch.full((heads,), math.log(tau)))
 
-    def forward(self, distance: Tensor) -> tuple[Tensor, Tensor]:
-        """Tables ``[heads, length]``."""
-        return scale_invariant_gain_and_bias(distance, self.log_tau.double().exp().unsqueeze(-1))
+    def tau(self, device: torch.device) -> Tensor:
+        """float64 ``[heads]``."""
+        return self.log_tau.double().exp()

@@ -1,0 +1,101 @@
+"""A scheme inside one attention layer: the parameters it learns there, and what it does to logits.
+
+Shapes: B batch, H heads, L queries, N keys, D head_dim.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..attention import DistanceAffine, distance_affine_attention, scale_invariant_attention
+from ..attention.numerics import compute_dtype
+from .distance import ScaleInvariantTables
+from .places import Places
+from .scheme import Scheme
+
+
+class SchemeLayer(nn.Module):
+    """Query scale and distance of a scheme for one layer with `heads` heads.
+
+    Rotary has no parameters and is the same in all layers: see `rotation`.
+
+    >>> from scale_invariant_attention import schemes
+    >>> layer = SchemeLayer(schemes.get("scale-invariant-nope"), heads=4)
+    >>> query, key, value = torch.randn(3, 1, 4, 100, 16).unbind()
+    >>> layer.attend(query, key, value, {}, affine=layer.affine(100, query)).shape
+    torch.Size([1, 4, 100, 16])
+    """
+
+    def __init__(self, scheme: Scheme, heads: int) -> None:
+        super().__init__()
+        self.scheme = scheme
+        self.heads = heads
+        self.query_scale = None if scheme.query_scale is None else scheme.query_scale.build(heads)
+        self.distance = scheme.distance.build(heads)
+
+    @torch.no_grad()
+    def reset_parameters(self, names: Iterable[str] | None = None) -> None:
+        """Set parameters to their initial values: those with these names, by default all."""
+        with torch.device("cpu"):
+            initial = SchemeLayer(self.scheme, self.heads).state_dict()
+        current = self.state_dict()
+        for name in current if names is None else names:
+            current[name].copy_(initial[name])
+
+    def query_factors(self, positions: Places, dtype: torch.dtype) -> Tensor | None:
+        """The factor of each query's logits, broadcast to ``[B, H, L]``; None stands for 1."""
+        if self.query_scale is None:
+            return None
+        factors: Tensor = self.query_scale(positions).to(dtype)
+        return factors
+
+    def scale_queries(self, query: Tensor, positions: Places) -> Tensor:
+        """Queries ``[B, H, L, D]`` times their factors."""
+        factors = self.query_factors(positions, compute_dtype(query.dtype))
+        return query if factors is None else (query * factors.unsqueeze(-1)).to(query.dtype)
+
+    def tau(self, device: torch.device) -> float | Tensor | None:
+        """tau of the scale-invariant transform, a number or ``[H]``; None for other schemes."""
+        if isinstance(self.distance, ScaleInvariantTables):
+            return self.distance.tau(device)
+        return None
+
+    def affine(self, length: int, query: Tensor) -> DistanceAffine:
+        """Gain and bias for `length` distances, for queries of this dtype and device."""
+        distance = torch.arange(length, dtype=torch.float64, device=query.device)
+        dtype = compute_dtype(query.dtype)
+        gain, bias = self.distance(distance)
+        return DistanceAffine(gain.to(dtype), bias.to(dtype))
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        visibility: Mapping[str, Any],
+        *,
+        affine: DistanceAffine | None,
+        scale: float | None = None,
+        return_lse: bool = False,
+        backend: str = "auto",
+    ) -> Any:
+        """Attention of rotated, scaled queries ``[B, H, L, D]`` to keys and values ``[B, Hk, N, D]``.
+
+        `affine` holds the tables of :meth:`affine`, or is None to compute the transform from
+        :meth:`tau`, without tables. Returns what the op returns: ``[B, H, L, D]``, with `return_lse`
+        also the log-sum-exp ``[B, H, L]``.
+        """
+        shared = {
+            **visibility,
+            "scale": scale,
+            "return_lse": return_lse,
+            "backend": backend,
+        }
+        if affine is not None:
+            return distance_affine_attention(query, key, value, affine, **shared)
+        tau = self.tau(query.device)
+        if tau is None:
+            raise ValueError(f"affine must be given for {self.scheme}, which has no tau")
+        return scale_invariant_attention(query, key, value, tau=tau, **shared)
