@@ -6,7 +6,7 @@ import pytest
 import torch
 from hugging_face_rope import hugging_face_frequencies
 
-from scale_invariant_attention.schemes.frequencies import (
+from scale_invariant_attention.schemes.rotary import (
     ntk_frequencies,
     proportional_frequencies,
     rope_frequencies,

@@ -11,7 +11,7 @@ from scale_invariant_attention import (
     scale_invariant_attention,
     schemes,
 )
-from scale_invariant_attention.schemes import Places, ScaleInvariant, Scheme, SchemeLayer
+from scale_invariant_attention.schemes import TokenPositions, ScaleInvariant, Scheme, SchemeLayer
 
 HEADS, LENGTH = 3, 20
 
@@ -80,7 +80,7 @@ def test_taus_that_do_not_fit_are_refused():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_queries_are_scaled_in_the_dtype_of_logits(dtype):
     layer, (query, _, _) = layer_of("logn-rope"), inputs(dtype)
-    positions = Places(torch.arange(LENGTH), LENGTH)
+    positions = TokenPositions(torch.arange(LENGTH), LENGTH)
     scaled = layer.scale_queries(query, positions)
     factors = layer.query_scale(positions)
     wide = torch.promote_types(dtype, torch.float32)
@@ -90,7 +90,7 @@ def test_queries_are_scaled_in_the_dtype_of_logits(dtype):
 
 def test_queries_without_a_factor_stay_the_same_tensor():
     layer, (query, _, _) = layer_of("rope"), inputs()
-    assert layer.scale_queries(query, Places(torch.arange(LENGTH), LENGTH)) is query
+    assert layer.scale_queries(query, TokenPositions(torch.arange(LENGTH), LENGTH)) is query
 
 
 def test_parameters_reset_to_where_they_started():

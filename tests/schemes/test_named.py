@@ -8,7 +8,7 @@ from scale_invariant_attention.schemes import (
     NTK,
     ALiBi,
     LogN,
-    Places,
+    TokenPositions,
     ProportionalRoPE,
     RoPE,
     ScaleInvariant,
@@ -108,7 +108,7 @@ def test_a_fraction_chooses_the_general_form_of_p_rope(name):
 @pytest.mark.parametrize("context_length", [16, 64, 1000])
 def test_every_scheme_works_with_every_shape(name, head_dim, context_length):
     scheme, heads = get(name), 3
-    places = Places(torch.arange(16), context_length)
+    places = TokenPositions(torch.arange(16), context_length)
     if scheme.rotary is not None:
         query = torch.randn(2, heads, 16, head_dim)
         turned = rotation(scheme.rotary, places, head_dim, torch.float32)(query)

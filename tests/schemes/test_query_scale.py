@@ -7,7 +7,7 @@ import torch
 from hugging_face_rope import hugging_face_frequencies
 from torch._dynamo.testing import CompileCounter
 
-from scale_invariant_attention.schemes import LogN, Places, YaRNTemperature
+from scale_invariant_attention.schemes import LogN, TokenPositions, YaRNTemperature
 
 
 def learned(module, scales):
@@ -22,13 +22,13 @@ def test_logn_starts_neutral(train_length):
     counts = [math.log(i + 1) for i in range(train_length)]
     start = LogN(train_length).start
     assert start == pytest.approx(train_length / math.fsum(counts), rel=1e-12)
-    factors = LogN(train_length).build(4)(Places(torch.arange(train_length), train_length))
+    factors = LogN(train_length).build(4)(TokenPositions(torch.arange(train_length), train_length))
     assert factors.shape == (4, train_length)
     assert factors.mean(-1).tolist() == pytest.approx([1.0] * 4, rel=1e-6)
 
     assert LogN(train_length, "context").start == pytest.approx(1 / math.log(train_length))
     factors = LogN(train_length, "context").build(4)(
-        Places(torch.arange(train_length), train_length)
+        TokenPositions(torch.arange(train_length), train_length)
     )
     assert factors.shape == (4, 1)
     assert factors.flatten().tolist() == pytest.approx([1.0] * 4, rel=1e-6)
@@ -51,36 +51,36 @@ def test_logn_by_query_counts_what_the_query_sees(context_length):
     scales = [0.5, -1.25, 2.0]
     module = learned(LogN(64).build(3), scales)
     positions = [[0, 1, 2, 0], [5, 4095, 10**6, 10**9]]
-    factors = module(Places(torch.tensor(positions), context_length))
+    factors = module(TokenPositions(torch.tensor(positions), context_length))
     assert factors.dtype == torch.float64
     assert factors.shape == (2, 3, 4)
     for b in range(2):
         for h in range(3):
             expected = [scales[h] * math.log(i + 1) for i in positions[b]]
             assert factors[b, h].tolist() == pytest.approx(expected, rel=1e-14)
-    shared = module(Places(torch.tensor(positions[1]), context_length))
+    shared = module(TokenPositions(torch.tensor(positions[1]), context_length))
     assert torch.equal(shared, factors[1])
 
 
 def test_logn_by_query_counts_padding_before_a_text_as_its_start():
     module = learned(LogN(64).build(1), [1.0])
-    assert module(Places(torch.tensor([-3, -1, 0, 1]), 2)).tolist() == [[0, 0, 0, math.log(2)]]
+    assert module(TokenPositions(torch.tensor([-3, -1, 0, 1]), 2)).tolist() == [[0, 0, 0, math.log(2)]]
 
 
 def test_logn_by_context_counts_the_whole_context():
     scales = [0.5, -1.25]
     module = learned(LogN(64, counts="context").build(2), scales)
-    one = module(Places(torch.arange(4), 50))
+    one = module(TokenPositions(torch.arange(4), 50))
     assert one.shape == (2, 1)
     assert one.flatten().tolist() == pytest.approx([s * math.log(50) for s in scales])
     lengths = [[50, 50, 7, 7], [4, 4, 4, 10**6]]
-    per_token = module(Places(torch.arange(4), torch.tensor(lengths)))
+    per_token = module(TokenPositions(torch.arange(4), torch.tensor(lengths)))
     assert per_token.shape == (2, 2, 4)
     for b in range(2):
         for h in range(2):
             expected = [scales[h] * math.log(n) for n in lengths[b]]
             assert per_token[b, h].tolist() == pytest.approx(expected)
-    per_row = module(Places(torch.arange(4), torch.tensor([[50], [7]])))
+    per_row = module(TokenPositions(torch.arange(4), torch.tensor([[50], [7]])))
     assert per_row.shape == (2, 2, 1)
     assert torch.equal(per_row[0], one)
 
@@ -88,7 +88,7 @@ def test_logn_by_context_counts_the_whole_context():
 def test_logn_gradients():
     for counts in ("query", "context"):
         module = LogN(64, counts).build(3).double()
-        places = Places(torch.tensor([[0, 3, 5], [1, 2, 9]]), torch.tensor([[6], [10]]))
+        places = TokenPositions(torch.tensor([[0, 3, 5], [1, 2, 9]]), torch.tensor([[6], [10]]))
 
         def factors(scale, module=module, places=places):
             return torch.func.functional_call(module, {"scale": scale}, (places,))
@@ -120,7 +120,7 @@ def test_yarns_temperature_is_transformers_factor_of_queries_times_that_of_keys(
         "yarn", 64, factor=stretch, original_max_position_embeddings=4096
     )
     module = YaRNTemperature(4096).build(heads=3)
-    temperature = module(Places(torch.arange(5), int(4096 * stretch)))
+    temperature = module(TokenPositions(torch.arange(5), int(4096 * stretch)))
     assert temperature.shape == (1, 1)
     assert temperature.item() == pytest.approx(factor**2, rel=1e-14)
     assert temperature.item() == pytest.approx((0.1 * math.log(stretch) + 1) ** 2, rel=1e-14)
@@ -130,13 +130,13 @@ def test_yarns_temperature_begins_at_the_trained_length():
     module = YaRNTemperature(256).build(heads=3)
     assert not list(module.parameters())
     lengths = [[1, 255, 256], [257, 512, 10**6]]
-    factors = module(Places(torch.arange(3), torch.tensor(lengths)))
+    factors = module(TokenPositions(torch.arange(3), torch.tensor(lengths)))
     assert factors.shape == (2, 1, 3)
     assert factors[0].tolist() == [[1.0, 1.0, 1.0]]
     expected = [(0.1 * math.log(n / 256) + 1) ** 2 for n in lengths[1]]
     assert factors[1, 0].tolist() == pytest.approx(expected, rel=1e-14)
     for i, length in enumerate(lengths[1]):
-        alone = module(Places(torch.arange(3), length))
+        alone = module(TokenPositions(torch.arange(3), length))
         assert alone.item() == pytest.approx(factors[1, 0, i].item(), rel=1e-14)
 
 
@@ -148,7 +148,7 @@ def test_one_graph_serves_all_lengths(description, as_tensor):
     module = description.build(heads=3)
 
     def factors(positions, length):
-        return module(Places(positions, length))
+        return module(TokenPositions(positions, length))
 
     torch._dynamo.reset()
     graphs = CompileCounter()

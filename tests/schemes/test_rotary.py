@@ -9,7 +9,7 @@ from torch._dynamo.testing import CompileCounter
 
 from scale_invariant_attention.schemes import (
     NTK,
-    Places,
+    TokenPositions,
     ProportionalRoPE,
     RoPE,
     TruncatedRoPE,
@@ -46,7 +46,7 @@ def test_rotation_is_the_one_spelled_out(rotary, head_dim, per_row):
     heads = torch.randn(2, 3, 5, head_dim, dtype=torch.float64)
     # Of packed documents, positions start again.
     positions = torch.tensor([[0, 1, 2, 0, 1], [0, 7, 3, 3, 1000]]) if per_row else torch.arange(5)
-    rotate = rotation(rotary, Places(positions, 300), head_dim, torch.float64)
+    rotate = rotation(rotary, TokenPositions(positions, 300), head_dim, torch.float64)
     frequencies = rotary.frequencies(head_dim, 300).tolist()
     expected = rotated_in_loops(frequencies, positions, heads)
     torch.testing.assert_close(rotate(heads), expected, rtol=0, atol=1e-12)
@@ -60,7 +60,7 @@ def test_rotation_is_that_of_hugging_faces_llama(rotary):
     angles = torch.cat([angles, angles], -1)
     llama = pytest.importorskip("transformers.models.llama.modeling_llama")
     expected = llama.apply_rotary_pos_emb(query, key, angles.cos(), angles.sin())
-    rotate = rotation(rotary, Places(positions, 300), 64, torch.float64)
+    rotate = rotation(rotary, TokenPositions(positions, 300), 64, torch.float64)
     torch.testing.assert_close((rotate(query), rotate(key)), expected)
 
 
@@ -79,7 +79,7 @@ def exact_turns(head_dim, base, fraction, position):
     [(RoPE(), 10_000, 1), (RoPE(500_000.0), 500_000, 1), (TruncatedRoPE(), 1024, 0.5)],
 )
 def test_float32_rotations_are_exact_at_far_positions(rotary, base, fraction, position):
-    rotate = rotation(rotary, Places(torch.tensor([position]), position + 1), 128, torch.float32)
+    rotate = rotation(rotary, TokenPositions(torch.tensor([position]), position + 1), 128, torch.float32)
     half_ulp = EPS / 4  # of numbers between 1/2 and 1
     # What is left of float64: a frequency and a product, each rounded.
     angle_error = position * 2.0**-52
@@ -98,7 +98,7 @@ def test_scores_depend_on_distance_alone(rotary, shift):
     query, key = torch.randn(2, 1, 2, 50, 64).unbind()
 
     def scores(start):
-        places = Places(torch.arange(start, start + 50), context_length=1000)
+        places = TokenPositions(torch.arange(start, start + 50), context_length=1000)
         rotate = rotation(rotary, places, 64, torch.float32)
         return (rotate(query).double() @ rotate(key).double().mT).flatten()
 
@@ -109,14 +109,14 @@ def test_scores_depend_on_distance_alone(rotary, shift):
 @pytest.mark.parametrize("rotary", ROTARIES, ids=repr)
 def test_position_zero_is_left_alone_exactly(rotary):
     heads = torch.randn(1, 2, 1, 64)
-    rotate = rotation(rotary, Places(torch.tensor([0]), 1000), 64, torch.float32)
+    rotate = rotation(rotary, TokenPositions(torch.tensor([0]), 1000), 64, torch.float32)
     assert torch.equal(rotate(heads), heads)
 
 
 @pytest.mark.parametrize("rotary", [TruncatedRoPE(), ProportionalRoPE(0.5)], ids=repr)
 def test_still_pairs_are_left_alone_exactly(rotary):
     heads = torch.randn(1, 2, 7, 16)
-    turned = rotation(rotary, Places(torch.arange(7) + 10**6, 7), 16, torch.float32)(heads)
+    turned = rotation(rotary, TokenPositions(torch.arange(7) + 10**6, 7), 16, torch.float32)(heads)
     for kept in (slice(4, 8), slice(12, 16)):
         assert torch.equal(turned[..., kept], heads[..., kept])
     for moved in (slice(0, 4), slice(8, 12)):
@@ -127,7 +127,7 @@ def test_still_pairs_are_left_alone_exactly(rotary):
 @pytest.mark.parametrize("within", [torch.float32, torch.float64])
 def test_heads_keep_their_dtype_and_are_rounded_once(dtype, within):
     heads = torch.randn(2, 3, 6, 32, dtype=torch.float64).to(dtype)
-    places = Places(torch.arange(6) * 1000, 6000)
+    places = TokenPositions(torch.arange(6) * 1000, 6000)
     turned = rotation(RoPE(), places, 32, within)(heads)
     assert turned.dtype == dtype
     exact = rotated_in_loops(RoPE().frequencies(32, 1).tolist(), places.positions, heads.double())
@@ -140,7 +140,7 @@ def test_heads_keep_their_dtype_and_are_rounded_once(dtype, within):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_low_precision_throughout(dtype):
     heads = torch.randn(2, 3, 6, 32).to(dtype)
-    places = Places(torch.arange(6) + 10**6, 10**6)
+    places = TokenPositions(torch.arange(6) + 10**6, 10**6)
     turned = rotation(RoPE(), places, 32, dtype)(heads)
     assert turned.dtype == dtype
     expected = rotation(RoPE(), places, 32, torch.float64)(heads.double())
@@ -150,14 +150,14 @@ def test_low_precision_throughout(dtype):
 
 def test_heads_may_be_a_transposed_view():
     heads = torch.randn(2, 6, 3, 32).transpose(1, 2)
-    rotate = rotation(RoPE(), Places(torch.arange(6), 6), 32, torch.float32)
+    rotate = rotation(RoPE(), TokenPositions(torch.arange(6), 6), 32, torch.float32)
     assert torch.equal(rotate(heads), rotate(heads.contiguous()))
 
 
 @pytest.mark.parametrize("rotary", [RoPE(), TruncatedRoPE()], ids=repr)
 def test_gradients(rotary):
     heads = torch.randn(2, 2, 3, 8, dtype=torch.float64, requires_grad=True)
-    rotate = rotation(rotary, Places(torch.arange(3), 3), 8, torch.float64)
+    rotate = rotation(rotary, TokenPositions(torch.arange(3), 3), 8, torch.float64)
     assert torch.autograd.gradcheck(rotate, heads)
 
 
@@ -202,13 +202,13 @@ def test_rotations_of_packed_documents_are_those_of_each_alone(rotary, per_token
     heads = torch.randn(2, 3, 4, 16)
     positions = torch.tensor([[0, 1, 400, 401], [0, 90, 1, 2]]) if per_row else torch.arange(4)
     lengths = [[200, 200, 700, 700], [100, 100, 5000, 5000]] if per_token else [[300], [5000]]
-    places = Places(positions, torch.tensor(lengths))
+    places = TokenPositions(positions, torch.tensor(lengths))
     turned = rotation(rotary, places, 16, torch.float32)(heads)
     for b in range(2):
         for i in range(4):
             position = positions[b, i : i + 1] if per_row else positions[i : i + 1]
             length = lengths[b][i if per_token else 0]
-            alone = rotation(rotary, Places(position, length), 16, torch.float32)
+            alone = rotation(rotary, TokenPositions(position, length), 16, torch.float32)
             expected = alone(heads[b : b + 1, :, i : i + 1])[0, :, 0]
             torch.testing.assert_close(turned[b, :, i], expected, rtol=0, atol=4 * EPS)
 
@@ -217,7 +217,7 @@ def test_rotations_of_packed_documents_are_those_of_each_alone(rotary, per_token
 @pytest.mark.parametrize("rotary", [RoPE(), TruncatedRoPE(), ProportionalRoPE(), NTK(4), YaRN(4)])
 def test_small_heads_turn(rotary, head_dim):
     heads = torch.randn(1, 1, 9, head_dim)
-    turned = rotation(rotary, Places(torch.arange(9), 9), head_dim, torch.float32)(heads)
+    turned = rotation(rotary, TokenPositions(torch.arange(9), 9), head_dim, torch.float32)(heads)
     torch.testing.assert_close(turned.norm(dim=-1), heads.norm(dim=-1))
     assert not torch.equal(turned[:, :, 1:], heads[:, :, 1:])
 
@@ -226,7 +226,7 @@ def test_small_heads_turn(rotary, head_dim):
 @pytest.mark.parametrize("head_dim", [3, 63])
 def test_an_odd_head_is_refused(rotary, head_dim):
     with pytest.raises(ValueError, match=f"head_dim must be even and at least 2, got {head_dim}"):
-        rotation(rotary, Places(torch.arange(4), 4), head_dim, torch.float32)
+        rotation(rotary, TokenPositions(torch.arange(4), 4), head_dim, torch.float32)
 
 
 @pytest.mark.parametrize("rotary", [RoPE, TruncatedRoPE, ProportionalRoPE, NTK, YaRN])
@@ -271,7 +271,7 @@ def test_bad_ramps_are_refused():
 @pytest.mark.parametrize("as_tensor", [False, True])
 def test_one_graph_serves_all_lengths(rotary, as_tensor):
     def turn(heads, positions, length):
-        rotate = rotation(rotary, Places(positions, length), heads.shape[-1], torch.float32)
+        rotate = rotation(rotary, TokenPositions(positions, length), heads.shape[-1], torch.float32)
         return rotate(heads)
 
     torch._dynamo.reset()

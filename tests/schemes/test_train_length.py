@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from scale_invariant_attention.schemes import NTK, LogN, YaRN, YaRNTemperature
-from scale_invariant_attention.schemes.train_length import known_train_length, stretch_beyond
+from scale_invariant_attention.schemes.positions import known_train_length, stretch_beyond
 
 DESCRIPTIONS = [NTK, YaRN, LogN, YaRNTemperature]
 

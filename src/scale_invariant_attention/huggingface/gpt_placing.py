@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..model.placing import FAR, Placing, default_positions, placing
-from ..schemes import Places
+from ..schemes import TokenPositions
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,14 +76,14 @@ def later_placing(
     by_row = reached.unsqueeze(-1) if isinstance(reached, Tensor) else reached
     if mask is None:
         counted = torch.arange(past, end, device=tokens.device)
-        return Placing(Places(counted, by_row), {}, end)
+        return Placing(TokenPositions(counted, by_row), {}, end)
     positions = default_positions(None, mask)
     visibility: dict[str, Any] = {
         "query_positions": positions[:, past:],
         "key_positions": positions,
         "key_mask": mask,
     }
-    return Placing(Places(positions[:, past:], by_row), visibility, end)
+    return Placing(TokenPositions(positions[:, past:], by_row), visibility, end)
 
 
 def reached_lengths(end: int, token_mask: Tensor | None) -> int | Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..attention import DistanceAffine, distance_affine_attention, scale_invariant_attention
 from ..attention.numerics import compute_dtype
-from ..schemes import Places, Scheme
+from ..schemes import TokenPositions, Scheme
 from ..schemes.distance import ScaleInvariantTables
 from .placing import Placing
 from .settings import IMPLEMENTATION, Settings, name_implementation, read
@@ -62,7 +62,7 @@ class Slots(nn.Module):
         factor: Tensor | None = None
         if self.query_scale is not None:
             counted = placing.counted
-            factor = self.query_scale(Places(counted, counted.shape[-1])).to(dtype)
+            factor = self.query_scale(TokenPositions(counted, counted.shape[-1])).to(dtype)
         if self.spread is not None:
             shrunk = 1 / torch.tensor(self.spread, dtype=dtype, device=query.device).unsqueeze(-1)
             factor = shrunk if factor is None else factor * shrunk

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..schemes import Places
+from ..schemes import TokenPositions
 from .cache import KeyValueCache
 
 # Beyond any position, and twice as far still an integer of 64 bits.
@@ -18,9 +18,9 @@ FAR = 2**61
 
 @dataclass(frozen=True, eq=False)
 class Placing:
-    """Places for the scheme, and for attention what it must know beyond the number of keys."""
+    """TokenPositions for the scheme, and for attention what it must know beyond the number of keys."""
 
-    places: Places
+    places: TokenPositions
     visibility: dict[str, Any]  # arguments of the op
     span: int  # no distance reaches it
 
@@ -37,7 +37,7 @@ def placing(
     if positions is None and documents is None and token_mask is None:
         counted = torch.arange(length, device=tokens.device)
         given = length if context_length is None else _by_row(context_length)
-        return Placing(Places(counted, given), {}, length)
+        return Placing(TokenPositions(counted, given), {}, length)
     runs = None if documents is None else document_runs(documents.expand_as(tokens).long())
     if positions is None:
         positions = default_positions(runs, token_mask)
@@ -55,7 +55,7 @@ def placing(
         visibility["key_positions"] = _from_first(positions, first, token_mask)
     reached = lengths if context_length is None else _by_row(context_length)
     return Placing(
-        Places(positions, reached), visibility, _longest(lengths) if span is None else span
+        TokenPositions(positions, reached), visibility, _longest(lengths) if span is None else span
     )
 
 
@@ -66,7 +66,7 @@ def cached_placing(
     start, end = cache.length, cache.length + tokens.shape[1]
     if positions is None and token_mask is None and not cache.keeps_positions:
         counted = torch.arange(start, end, device=tokens.device)
-        return Placing(Places(counted, _by_row(cache.context_for(end))), {}, end)
+        return Placing(TokenPositions(counted, _by_row(cache.context_for(end))), {}, end)
     if not cache.keeps_positions:
         earlier = torch.arange(start, device=tokens.device).expand(tokens.shape[0], -1)
         cache.keep_positions(earlier, torch.ones_like(earlier, dtype=torch.bool), start=0)
@@ -84,7 +84,7 @@ def cached_placing(
         "key_mask": key_mask,
     }
     context_length = _by_row(cache.context_for(lengths.squeeze(1)))
-    return Placing(Places(positions, context_length), visibility, _longest(lengths))
+    return Placing(TokenPositions(positions, context_length), visibility, _longest(lengths))
 
 
 def _following(token_mask: Tensor, earlier: Tensor, earlier_mask: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from .named import (
     trained_as,
     unregister,
 )
-from .places import Places
+from .positions import TokenPositions
 from .query_scale import LogN, QueryScale, YaRNTemperature
 from .rotary import NTK, ProportionalRoPE, RoPE, Rotary, TruncatedRoPE, YaRN, rotation
 from .scheme import Scheme
@@ -31,7 +31,6 @@ __all__ = [
     "LineStyle",
     "LogN",
     "NamedScheme",
-    "Places",
     "ProportionalRoPE",
     "QueryScale",
     "RoPE",
@@ -39,6 +38,7 @@ __all__ = [
     "ScaleInvariant",
     "Scheme",
     "SchemeLayer",
+    "TokenPositions",
     "TruncatedRoPE",
     "Unchanged",
     "YaRN",

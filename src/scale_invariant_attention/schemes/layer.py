@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..attention import DistanceAffine, distance_affine_attention, scale_invariant_attention
 from ..attention.numerics import compute_dtype
 from .distance import ScaleInvariantTables
-from .places import Places
+from .positions import TokenPositions
 from .scheme import Scheme
 
 
@@ -44,16 +44,16 @@ class SchemeLayer(nn.Module):
         for name in current if names is None else names:
             current[name].copy_(initial[name])
 
-    def query_factors(self, positions: Places, dtype: torch.dtype) -> Tensor | None:
+    def query_factors(self, tokens: TokenPositions, dtype: torch.dtype) -> Tensor | None:
         """The factor of each query's logits, broadcast to ``[B, H, L]``; None stands for 1."""
         if self.query_scale is None:
             return None
-        factors: Tensor = self.query_scale(positions).to(dtype)
+        factors: Tensor = self.query_scale(tokens).to(dtype)
         return factors
 
-    def scale_queries(self, query: Tensor, positions: Places) -> Tensor:
+    def scale_queries(self, query: Tensor, tokens: TokenPositions) -> Tensor:
         """Queries ``[B, H, L, D]`` times their factors."""
-        factors = self.query_factors(positions, compute_dtype(query.dtype))
+        factors = self.query_factors(tokens, compute_dtype(query.dtype))
         return query if factors is None else (query * factors.unsqueeze(-1)).to(query.dtype)
 
     def tau(self, device: torch.device) -> float | Tensor | None:

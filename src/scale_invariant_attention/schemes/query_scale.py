@@ -7,8 +7,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
-from .places import Places
-from .train_length import known_train_length, optional_train_length
+from .positions import TokenPositions, check_train_length, known_train_length
 
 COUNTS = ("query", "context")
 
@@ -22,7 +21,7 @@ class QueryScale(Protocol):
         ...
 
     def build(self, heads: int) -> nn.Module:
-        """The module of one layer: from `Places` to factors, float64, for ``[B, heads, L]`` queries.
+        """The module of one layer: from `TokenPositions` to factors, float64, for ``[B, heads, L]`` queries.
 
         They are ``[heads or 1, L or 1]`` or ``[B, heads or 1, L or 1]``.
         """
@@ -42,7 +41,7 @@ class LogN:
     counts: str = "query"
 
     def __post_init__(self) -> None:
-        optional_train_length(self.train_length)
+        check_train_length(self.train_length)
         if self.counts not in COUNTS:
             raise ValueError(f"counts must be one of {', '.join(COUNTS)}; got {self.counts!r}")
 
@@ -77,10 +76,10 @@ class LogNScale(nn.Module):
         self.scale = nn.Parameter(torch.full((heads,), start))
         self.counts = counts
 
-    def forward(self, places: Places) -> Tensor:
+    def forward(self, tokens: TokenPositions) -> Tensor:
         """Factors ``[heads, 1 or L]`` or ``[B, heads, 1 or L]``."""
         by_query = self.counts == "query"
-        counts = places.positions.clamp(min=0) + 1 if by_query else context_length_tensor(places)
+        counts = tokens.positions.clamp(min=0) + 1 if by_query else tokens.context_lengths
         return self.scale.double().unsqueeze(-1) * counts.double().log().unsqueeze(-2)
 
 
@@ -95,7 +94,7 @@ class YaRNTemperature:
     depends_on_context: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        optional_train_length(self.train_length)
+        check_train_length(self.train_length)
 
     def build(self, heads: int) -> nn.Module:
         """Without parameters."""
@@ -109,15 +108,7 @@ class YaRNFactor(nn.Module):
         super().__init__()
         self.train_length = train_length
 
-    def forward(self, places: Places) -> Tensor:
+    def forward(self, tokens: TokenPositions) -> Tensor:
         """A factor ``[1, 1]``, or ``[B, 1, 1 or L]``."""
-        stretch = (context_length_tensor(places).double() / self.train_length).clamp(min=1)
+        stretch = (tokens.context_lengths.double() / self.train_length).clamp(min=1)
         return (0.1 * stretch.log() + 1).square().unsqueeze(-2)
-
-
-def context_length_tensor(places: Places) -> Tensor:
-    """The context lengths as a tensor, ``[1]`` where there is one for all."""
-    length = places.context_length
-    if isinstance(length, Tensor):
-        return length
-    return torch.full((1,), length, dtype=torch.long, device=places.positions.device)

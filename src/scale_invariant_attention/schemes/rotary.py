@@ -1,5 +1,10 @@
-"""The first slot of a scheme: the rotation of queries and keys by their positions."""
+"""The first slot of a scheme: the rotation of queries and keys by their positions.
 
+A head of `head_dim` dimensions has ``head_dim / 2`` pairs; pair `k` of a token at position `i` is rotated
+by the angle ``i * frequency[k]``. Frequencies are float64 ``[..., head_dim / 2]``, highest first.
+"""
+
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
@@ -8,15 +13,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import positive_number
-from .frequencies import (
-    ntk_frequencies,
-    proportional_frequencies,
-    rope_frequencies,
-    truncated_frequencies,
-    yarn_frequencies,
-)
-from .places import Places
-from .train_length import optional_train_length, stretch_beyond
+from .positions import TokenPositions, check_train_length, stretch_beyond
 
 
 class Rotary(Protocol):
@@ -93,7 +90,7 @@ class NTK:
 
     def __post_init__(self) -> None:
         _check_base(self)
-        optional_train_length(self.train_length)
+        check_train_length(self.train_length)
 
     def frequencies(self, head_dim: int, context_length: int | Tensor) -> Tensor:
         """RoPE's, with the base for this context length."""
@@ -113,7 +110,7 @@ class YaRN:
 
     def __post_init__(self) -> None:
         _check_base(self)
-        optional_train_length(self.train_length)
+        check_train_length(self.train_length)
         fast = positive_number("fast_rotations", self.fast_rotations)
         slow = positive_number("slow_rotations", self.slow_rotations)
         if fast < slow:
@@ -138,21 +135,23 @@ class YaRN:
 Rotation = Callable[[Tensor], Tensor]
 
 
-def rotation(rotary: Rotary, places: Places, head_dim: int, dtype: torch.dtype) -> Rotation:
-    """The function that rotates queries or keys ``[B, H, L, head_dim]`` that stand at `places`.
+def rotation(
+    rotary: Rotary, tokens: TokenPositions, head_dim: int, dtype: torch.dtype
+) -> Rotation:
+    """The function that rotates queries or keys ``[B, H, L, head_dim]`` of tokens at these positions.
 
     Dimension `k` is paired with ``k + head_dim / 2``, as in Hugging Face's models. Angles are computed
     in float64, so that cosines and sines are right to the precision of float32 at positions up to a
     hundred million; the rotation itself runs in `dtype`.
 
-    >>> places = Places(torch.tensor([0, 1]), context_length=2)
-    >>> rotate = rotation(RoPE(), places, head_dim=2, dtype=torch.float32)
+    >>> tokens = TokenPositions(torch.tensor([0, 1]), context_length=2)
+    >>> rotate = rotation(RoPE(), tokens, head_dim=2, dtype=torch.float32)
     >>> rotate(torch.tensor([[[[1.0, 0.0], [1.0, 0.0]]]]))
     tensor([[[[1.0000, 0.0000],
               [0.5403, 0.8415]]]])
     """
-    positions = places.positions
-    frequencies = rotary.frequencies(head_dim, places.context_length).to(positions.device)
+    positions = tokens.positions
+    frequencies = rotary.frequencies(head_dim, tokens.context_length).to(positions.device)
     angles = positions.unsqueeze(-1).double() * frequencies
     if angles.ndim == 3:
         angles = angles.unsqueeze(1)  # one for all heads
@@ -169,3 +168,115 @@ def rotation(rotary: Rotary, places: Places, head_dim: int, dtype: torch.dtype) 
 def _check_base(rotary: RoPE | TruncatedRoPE | ProportionalRoPE | NTK | YaRN) -> None:
     if positive_number("base", rotary.base) <= 1:
         raise ValueError(f"base must be above 1, got {rotary.base}: frequencies fall with it")
+
+
+def rope_frequencies(head_dim: int, base: float | Tensor = 10_000.0) -> Tensor:
+    """RoPE: ``base ^ (-2k / head_dim)``; a tensor of bases ``[...]`` gives a table for each.
+
+    >>> rope_frequencies(8, base=16.0).tolist()
+    [1.0, 0.5, 0.25, 0.125]
+    """
+    exponents = 2 * torch.arange(_pairs(head_dim), dtype=torch.float64) / head_dim
+    if not isinstance(base, Tensor):
+        return base**-exponents
+    return base.unsqueeze(-1) ** -exponents.to(base.device)
+
+
+def truncated_frequencies(head_dim: int, base: float = 1024.0) -> Tensor:
+    """p-RoPE as the paper has it: half of the pairs turn, at frequencies from 1 down to ``1 / base``.
+
+    With ``n = head_dim // 4`` pairs that turn these are ``base ^ (-k / (n - 1))``; the others stand
+    still. A head of two dimensions has no half of its pairs, and is refused.
+
+    >>> truncated_frequencies(16, base=8.0)
+    tensor([1.0000, 0.5000, 0.2500, 0.1250, 0.0000, 0.0000, 0.0000, 0.0000],
+           dtype=torch.float64)
+    """
+    turning = _pairs(head_dim) // 2
+    if turning == 0:
+        raise ValueError(
+            "head_dim must be at least 4 for p-RoPE, which turns half of the pairs, got 2; "
+            "take another scheme, or fraction=1.0 for RoPE"
+        )
+    exponents = torch.linspace(0, 1, turning, dtype=torch.float64)
+    return _with_still_pairs(base**-exponents, head_dim)
+
+
+def proportional_frequencies(head_dim: int, fraction: float, base: float = 10_000.0) -> Tensor:
+    """p-RoPE in its general form: the highest `fraction` of RoPE's frequencies; the others are 0.
+
+    The number of pairs that turn is rounded down. A fraction of 0 is NoPE; another that rounds to no
+    pair is refused.
+
+    >>> proportional_frequencies(8, fraction=0.5, base=16.0).tolist()
+    [1.0, 0.5, 0.0, 0.0]
+    """
+    pairs = _pairs(head_dim)
+    turning = int(fraction * head_dim // 2)
+    if turning == 0 and fraction > 0:
+        raise ValueError(
+            f"fraction must be large enough to turn one of {pairs} pairs (head_dim={head_dim}), "
+            f"got {fraction}; pass a larger one, or 0 for no rotation"
+        )
+    return _with_still_pairs(rope_frequencies(head_dim, base)[:turning], head_dim)
+
+
+def ntk_frequencies(head_dim: int, stretch: float | Tensor, base: float = 10_000.0) -> Tensor:
+    """RoPE with its base raised: ``base * stretch ^ (head_dim / (head_dim - 2))``.
+
+    The lowest frequency is divided by `stretch`, the highest stays.
+
+    >>> ntk_frequencies(4, stretch=3.0, base=100.0).tolist()
+    [1.0, 0.0333...]
+    """
+    if _pairs(head_dim) == 1:
+        # The only frequency is the highest.
+        return rope_frequencies(head_dim, stretch * 0 + base)
+    return rope_frequencies(head_dim, base * stretch ** (head_dim / (head_dim - 2)))
+
+
+def yarn_frequencies(
+    head_dim: int,
+    stretch: float | Tensor,
+    train_length: int,
+    base: float = 10_000.0,
+    fast_rotations: float = 32.0,
+    slow_rotations: float = 1.0,
+) -> Tensor:
+    """RoPE with its low frequencies divided by `stretch`, and a ramp towards the high ones.
+
+    A pair that makes `fast_rotations` or more within `train_length` keeps its frequency, one that makes
+    `slow_rotations` or fewer is divided; between them the share grows linearly with the pair's number.
+
+    >>> yarn_frequencies(8, stretch=4.0, train_length=64, base=16.0).tolist()
+    [1.0, 0.40625, 0.15625, 0.0546875]
+    """
+    frequencies = rope_frequencies(head_dim, base)
+
+    def pair_with(rotations: float) -> float:
+        return head_dim * math.log(train_length / (rotations * math.tau)) / (2 * math.log(base))
+
+    first = max(math.floor(pair_with(fast_rotations)), 0)
+    last = min(math.ceil(pair_with(slow_rotations)), head_dim - 1)
+    pairs = torch.arange(_pairs(head_dim), dtype=torch.float64)
+    # Where both ends meet the ramp is a step.
+    divided = ((pairs - first) / max(last - first, 1)).clamp(0, 1)
+    if isinstance(stretch, Tensor):
+        stretch = stretch.unsqueeze(-1)
+        frequencies, divided = frequencies.to(stretch.device), divided.to(stretch.device)
+    return frequencies * (divided / stretch + (1 - divided))
+
+
+def _pairs(head_dim: int) -> int:
+    """How many pairs a head has, refused if one dimension would be left over."""
+    if head_dim < 2 or head_dim % 2:
+        raise ValueError(
+            f"head_dim must be even and at least 2, got {head_dim}: rotations turn pairs of "
+            "dimensions; take an even one, or a scheme without rotation"
+        )
+    return head_dim // 2
+
+
+def _with_still_pairs(turning: Tensor, head_dim: int) -> Tensor:
+    still = _pairs(head_dim) - turning.shape[0]
+    return torch.cat([turning, turning.new_zeros(still)])
