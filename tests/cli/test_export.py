@@ -133,7 +133,7 @@ def test_without_transformers_the_error_names_what_to_install(trained, tmp_path,
 
 
 def test_the_name_of_a_saved_model_is_that_of_the_config(tmp_path):
-    GPT(GPTConfig.preset("mini", layers=1, scheme="yarn")).save_pretrained(tmp_path / "ours")
+    GPT(GPTConfig.preset("mini", layers=1, scheme_name="yarn")).save_pretrained(tmp_path / "ours")
     assert run(tmp_path / "ours", "--to", "hf", "-o", tmp_path / "hf").exit_code == 0
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
-    assert (config["scheme"], config["train_length"]) == ("yarn", 256)
+    assert (config["scheme_name"], config["train_length"]) == ("yarn", 256)

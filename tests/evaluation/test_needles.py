@@ -70,7 +70,7 @@ def test_depths_and_lengths_are_those_of_the_examples():
 @pytest.mark.parametrize("scheme", ["rope", "rope-ntk", "alibi", "scale-invariant-p-rope"])
 def test_likelihoods_are_those_of_a_forward_pass(scheme):
     torch.manual_seed(0)
-    config = GPTConfig.preset("mini", scheme=scheme, train_length=256)
+    config = GPTConfig.preset("mini", scheme_name=scheme, train_length=256)
     model = GPT(config)
     torch.nn.init.normal_(model.head.weight, std=0.5)
     results = find_needles(model, TASK, 300, 3)

@@ -66,11 +66,11 @@ def test_an_export_is_replaced_and_nothing_else(tmp_path):
     folder = tmp_path / "hf"
     save_for_transformers(mini(), folder, encoding=get_encoding("bytes"))
     assert "bytes" in (folder / "README.md").read_text()
-    save_for_transformers(mini(scheme="alibi"), folder)
+    save_for_transformers(mini(scheme_name="alibi"), folder)
     assert sorted(path.name for path in folder.iterdir()) == [
         *("README.md", "config.json", "generation_config.json", "model.safetensors")
     ]
-    assert open_from_transformers(folder).config.scheme == "alibi"
+    assert open_from_transformers(folder).config.scheme_name == "alibi"
     (folder / "notes.txt").write_text("mine")
     with pytest.raises(FileExistsError, match=r"notes\.txt"):
         save_for_transformers(mini(), folder)
@@ -91,8 +91,8 @@ def test_what_is_broken_off_leaves_what_was_there(tmp_path, monkeypatch):
 
     monkeypatch.setattr(durable, "_sync_tree", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        save_for_transformers(mini(scheme="alibi"), folder)
-    assert open_from_transformers(folder).config.scheme == "scale-invariant-p-rope"
+        save_for_transformers(mini(scheme_name="alibi"), folder)
+    assert open_from_transformers(folder).config.scheme_name == "scale-invariant-p-rope"
     with pytest.raises(KeyboardInterrupt):
         save_for_transformers(mini(), tmp_path / "new")
     assert [path.name for path in tmp_path.iterdir()] == ["hf"]
@@ -126,9 +126,9 @@ def test_what_is_no_model_of_ours_is_not_opened(tmp_path):
     with pytest.raises(ValueError, match="'llama'"):
         open_from_transformers(tmp_path)
     folder = tmp_path / "hf"
-    save_for_transformers(mini(scheme="logn-rope"), folder)
+    save_for_transformers(mini(scheme_name="logn-rope"), folder)
     config = json.loads((folder / "config.json").read_text())
-    for wrong in ({"scheme": "rope"}, {"num_hidden_layers": 2}, {"hidden_size": 64}):
+    for wrong in ({"scheme_name": "rope"}, {"num_hidden_layers": 2}, {"hidden_size": 64}):
         (folder / "config.json").write_text(json.dumps(config | wrong))
         with pytest.raises(ValueError, match="do not fit its configuration"):
             open_from_transformers(folder)

@@ -25,10 +25,10 @@ def test_the_defaults_are_ours():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"scheme": None}, "scheme without a name"),
-        ({"scheme": "ropes"}, "did you mean 'rope'"),
+        ({"scheme_name": None}, "scheme without a name"),
+        ({"scheme_name": "ropes"}, "did you mean 'rope'"),
         ({"hidden_size": 50, "num_attention_heads": 3}, "multiple of heads"),
-        ({"scheme": "yarn"}, "train_length must be given"),
+        ({"scheme_name": "yarn"}, "train_length must be given"),
         ({"tie_word_embeddings": True}, "separate head"),
     ],
 )

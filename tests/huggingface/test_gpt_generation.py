@@ -90,7 +90,7 @@ def test_embeddings_as_a_prompt():
 
 
 def test_a_pipeline_writes_text():
-    gpt = GPT(GPTConfig.preset("mini", layers=1, scheme="alibi"))
+    gpt = GPT(GPTConfig.preset("mini", layers=1, scheme_name="alibi"))
     torch.manual_seed(0)
     torch.nn.init.normal_(gpt.head.weight)
     model = ScaleInvariantGPTForCausalLM.of(gpt, eos_token_id=0, pad_token_id=0)

@@ -221,7 +221,11 @@ def test_the_vocabulary_can_grow():
 
 def test_sizes_by_the_names_of_transformers():
     config = ScaleInvariantGPTConfig(
-        vocab_size=64, num_hidden_layers=1, hidden_size=32, num_attention_heads=2, scheme="nope"
+        vocab_size=64,
+        num_hidden_layers=1,
+        hidden_size=32,
+        num_attention_heads=2,
+        scheme_name="nope",
     )
     model = AutoModelForCausalLM.from_config(config)
     assert model.num_parameters() == 64 * 32 * 2 + 12 * 32 * 32

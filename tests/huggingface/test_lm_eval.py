@@ -27,7 +27,7 @@ TOKENS = 2048
 def gpt():
     """A model with something to say."""
     torch.manual_seed(0)
-    model = GPT(GPTConfig.preset("mini", layers=1, width=32, heads=2, scheme="logn-rope"))
+    model = GPT(GPTConfig.preset("mini", layers=1, width=32, heads=2, scheme_name="logn-rope"))
     for weight in (model.head.weight, model.blocks[0].attention.output.weight):
         torch.nn.init.normal_(weight, std=0.3)
     return model.eval()

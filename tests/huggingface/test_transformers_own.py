@@ -69,7 +69,7 @@ class ModelTester:
             hidden_size=32,
             num_hidden_layers=2,
             num_attention_heads=4,
-            scheme=os.environ["SCHEME"],
+            scheme_name=os.environ["SCHEME"],
             train_length=64,
             pad_token_id=0,
         )

@@ -15,7 +15,7 @@ from scale_invariant_attention.schemes import RoPE, ScaleInvariant
 def test_to_json_and_back(case):
     config = tiny_config(case)
     again = GPTConfig.from_dict(json.loads(json.dumps(config.to_dict())))
-    assert again == config and again.slots == config.slots
+    assert again == config and again.scheme == config.scheme
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -23,7 +23,7 @@ def test_slots_are_those_of_the_scheme_with_its_options(case):
     name, options = CASES[case]
     if "train_length" in schemes.options(name):
         options = {**options, "train_length": 12}
-    assert tiny_config(case).slots == schemes.get(name, **options)
+    assert tiny_config(case).scheme == schemes.get(name, **options)
 
 
 def test_numbers_of_numpy_become_numbers_of_json():
@@ -36,9 +36,9 @@ def test_a_configuration_keeps_its_options_to_itself():
     options = {"tau": 2.0}
     config = GPTConfig(scheme_options=options)
     options["tau"] = 5.0
-    assert config.slots.distance == ScaleInvariant(tau=2.0)
+    assert config.scheme.distance == ScaleInvariant(tau=2.0)
     config.to_dict()["scheme_options"]["tau"] = 7.0
-    assert config.slots.distance == ScaleInvariant(tau=2.0)
+    assert config.scheme.distance == ScaleInvariant(tau=2.0)
     assert GPTConfig().scheme_options is not GPTConfig().scheme_options
     with pytest.raises(AttributeError):
         config.width = 5
@@ -47,17 +47,17 @@ def test_a_configuration_keeps_its_options_to_itself():
 def test_presets():
     assert set(PRESETS) == {"162m", "304m", "mini"}
     for name in PRESETS:
-        assert GPTConfig.preset(name).scheme == "scale-invariant-p-rope"
+        assert GPTConfig.preset(name).scheme_name == "scale-invariant-p-rope"
         for scheme in schemes.names():
-            assert GPTConfig.preset(name, scheme=scheme).slots is not None
+            assert GPTConfig.preset(name, scheme_name=scheme).scheme is not None
     paper = GPTConfig.preset("162m")
     assert (paper.layers, paper.width, paper.heads) == (12, 768, 6)
     assert (paper.vocab_size, paper.train_length) == (50_304, 4096)
     large = GPTConfig.preset(
-        "304m", train_length=65_536, scheme="rope", scheme_options={"base": 5.0}
+        "304m", train_length=65_536, scheme_name="rope", scheme_options={"base": 5.0}
     )
     assert (large.layers, large.width, large.heads, large.train_length) == (16, 1024, 8, 65_536)
-    assert large.slots.rotary == RoPE(base=5.0)
+    assert large.scheme.rotary == RoPE(base=5.0)
 
 
 @pytest.mark.parametrize(
@@ -75,10 +75,10 @@ def test_presets():
             "width / heads = 45 / 3 does not suit the scheme: head_dim must be .*15",
         ),
         ({"qk_norm": 1}, TypeError, "qk_norm must be True or False, got 1"),
-        ({"scheme": "ropee"}, ValueError, "no scheme 'ropee' .did you mean 'rope'"),
+        ({"scheme_name": "ropee"}, ValueError, "no scheme 'ropee' .did you mean 'rope'"),
         ({"width": 6}, ValueError, "width / heads = 6 / 3 does not suit the scheme: .*head_dim"),
         (
-            {"scheme": None, "scheme_options": {"tau": 1}},
+            {"scheme_name": None, "scheme_options": {"tau": 1}},
             ValueError,
             "scheme_options must be empty without a scheme",
         ),
@@ -92,11 +92,15 @@ def test_presets():
             "train_length is a field of GPTConfig",
         ),
         (
-            {"scheme": "yarn", "train_length": None},
+            {"scheme_name": "yarn", "train_length": None},
             ValueError,
             "train_length must be given .*'yarn'",
         ),
-        ({"scheme": "logn-rope", "train_length": None}, ValueError, "train_length must be given"),
+        (
+            {"scheme_name": "logn-rope", "train_length": None},
+            ValueError,
+            "train_length must be given",
+        ),
         ({"with": 5}, TypeError, "GPTConfig has no field 'with' .did you mean 'width'"),
     ],
 )

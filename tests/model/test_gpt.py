@@ -26,12 +26,12 @@ LENGTH = 2 * TRAINED - 3
 
 
 def test_the_cases_hold_every_scheme_that_depends_on_context_or_position():
-    by_context = [case for case in CASES if tiny_config(case).slots.depends_on_context]
+    by_context = [case for case in CASES if tiny_config(case).scheme.depends_on_context]
     assert by_context == BY_CONTEXT
     counting = [
         case
         for case in CASES
-        if getattr(tiny_config(case).slots.query_scale, "counts", "") == "query"
+        if getattr(tiny_config(case).scheme.query_scale, "counts", "") == "query"
     ]
     assert counting == ABSOLUTE
 

@@ -74,7 +74,7 @@ def test_what_a_scheme_learns_is_no_matrix_for_muon():
 )
 def test_sizes_of_the_papers_models(preset, matrices, vocabulary):
     with torch.device("meta"):
-        model = GPT(GPTConfig.preset(preset, scheme="logn-p-rope"))
+        model = GPT(GPTConfig.preset(preset, scheme_name="logn-p-rope"))
     split = groups(model)
     sizes = {name: sum(p.numel() for p in group.values()) for name, group in split.items()}
     scalars = model.config.layers * model.config.heads

@@ -1,10 +1,10 @@
 """Models saved and opened again: the same to the bit, at any length, or refused with what is wrong."""
 
-import json
 from dataclasses import dataclass
 
 import pytest
 import torch
+from saved_models import document, rewrite
 from tiny_models import CASES, TRAINED, random_tokens, tiny_config, tiny_model
 from torch import nn
 
@@ -14,10 +14,9 @@ from scale_invariant_attention.schemes import ALiBi, RoPE, ScaleInvariant, Schem
 
 
 def edit_config(folder, change):
-    path = folder / "config.json"
-    document = json.loads(path.read_text())
-    change(document["config"])
-    path.write_text(json.dumps(document))
+    config = document(folder)["config"]
+    change(config)
+    rewrite(folder, config=config)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -79,7 +78,7 @@ def test_a_model_in_shards_opens_and_is_replaced_by_a_smaller_one(tmp_path):
 def test_slots_of_ones_own_must_be_given_again(tmp_path):
     own = Scheme(rotary=RoPE(base=100.0), distance=ALiBi())
     model = GPT(tiny_config("scale-invariant-p-rope"), scheme=own)
-    assert model.config.scheme is None
+    assert model.config.scheme_name is None
     model.save_pretrained(tmp_path)
     with pytest.raises(SavedModelError, match=r"names no scheme: .*scheme=Scheme"):
         GPT.from_pretrained(tmp_path)
@@ -121,16 +120,16 @@ def test_what_a_slot_holds_beyond_parameters_comes_back(tmp_path):
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (lambda config: config.pop("scheme"), "its configuration lacks scheme"),
+        (lambda config: config.pop("scheme_name"), "its configuration lacks scheme_name"),
         (lambda config: config.update(colour=1), "no field 'colour'"),
-        (lambda config: config.update(scheme="rope-2"), "no scheme 'rope-2'"),
+        (lambda config: config.update(scheme_name="rope-2"), "no scheme 'rope-2'"),
         (lambda config: config.update(layers=3), "blocks.2.attention.query.weight is missing"),
         (lambda config: config.update(layers=1), "blocks.1.attention.key.weight is no parameter"),
         (
             lambda config: config.update(width=96),
             r"embedding.weight has shape \(50, 48\).*\(50, 96\)",
         ),
-        (lambda config: config.update(scheme="logn-rope", train_length=1), "train_length"),
+        (lambda config: config.update(scheme_name="logn-rope", train_length=1), "train_length"),
         (lambda config: config.update(heads="three"), "heads must be an integer, got 'three'"),
     ],
 )
@@ -163,7 +162,7 @@ def test_a_dtype_that_is_none_is_refused(dtype, tmp_path):
     ("arguments", "complaint"),
     [
         ({"config": "mini"}, r"config must be a GPTConfig, got 'mini'; .*GPTConfig.preset"),
-        ({"scheme": "rope"}, r"scheme must be a Scheme .*GPTConfig\(scheme=name\)"),
+        ({"scheme": "rope"}, r"scheme must be a Scheme .*GPTConfig\(scheme_name=name\)"),
         ({"checkpoint_activations": "no"}, "checkpoint_activations must be True or False"),
     ],
 )
@@ -173,7 +172,7 @@ def test_what_a_model_is_made_of_is_checked(arguments, complaint):
 
 
 def test_a_model_without_a_scheme_by_name_rotates_nothing_it_need_not():
-    config = GPTConfig(vocab_size=9, layers=1, width=9, heads=3, scheme=None)
+    config = GPTConfig(vocab_size=9, layers=1, width=9, heads=3, scheme_name=None)
     model = GPT(config, scheme=Scheme(distance=ScaleInvariant()))
     assert model(torch.zeros(1, 4, dtype=torch.long)).shape == (1, 4, 9)
     with pytest.raises(ValueError, match="9 / 3 does not suit the scheme"):

@@ -11,7 +11,7 @@ from scale_invariant_attention import (
     scale_invariant_attention,
     schemes,
 )
-from scale_invariant_attention.schemes import TokenPositions, ScaleInvariant, Scheme, SchemeLayer
+from scale_invariant_attention.schemes import ScaleInvariant, Scheme, SchemeLayer, TokenPositions
 
 HEADS, LENGTH = 3, 20
 

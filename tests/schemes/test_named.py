@@ -8,11 +8,11 @@ from scale_invariant_attention.schemes import (
     NTK,
     ALiBi,
     LogN,
-    TokenPositions,
     ProportionalRoPE,
     RoPE,
     ScaleInvariant,
     Scheme,
+    TokenPositions,
     TruncatedRoPE,
     YaRN,
     YaRNTemperature,
@@ -108,13 +108,13 @@ def test_a_fraction_chooses_the_general_form_of_p_rope(name):
 @pytest.mark.parametrize("context_length", [16, 64, 1000])
 def test_every_scheme_works_with_every_shape(name, head_dim, context_length):
     scheme, heads = get(name), 3
-    places = TokenPositions(torch.arange(16), context_length)
+    tokens = TokenPositions(torch.arange(16), context_length)
     if scheme.rotary is not None:
         query = torch.randn(2, heads, 16, head_dim)
-        turned = rotation(scheme.rotary, places, head_dim, torch.float32)(query)
+        turned = rotation(scheme.rotary, tokens, head_dim, torch.float32)(query)
         torch.testing.assert_close(turned.norm(dim=-1), query.norm(dim=-1))
     if scheme.query_scale is not None:
-        factors = scheme.query_scale.build(heads)(places)
+        factors = scheme.query_scale.build(heads)(tokens)
         assert factors.dtype == torch.float64
         assert torch.broadcast_shapes(factors.shape, (2, heads, 16)) == (2, heads, 16)
     gain, bias = scheme.distance.build(heads)(torch.arange(16, dtype=torch.float64))

@@ -64,7 +64,9 @@ def test_logn_by_query_counts_what_the_query_sees(context_length):
 
 def test_logn_by_query_counts_padding_before_a_text_as_its_start():
     module = learned(LogN(64).build(1), [1.0])
-    assert module(TokenPositions(torch.tensor([-3, -1, 0, 1]), 2)).tolist() == [[0, 0, 0, math.log(2)]]
+    assert module(TokenPositions(torch.tensor([-3, -1, 0, 1]), 2)).tolist() == [
+        [0, 0, 0, math.log(2)]
+    ]
 
 
 def test_logn_by_context_counts_the_whole_context():
@@ -88,10 +90,10 @@ def test_logn_by_context_counts_the_whole_context():
 def test_logn_gradients():
     for counts in ("query", "context"):
         module = LogN(64, counts).build(3).double()
-        places = TokenPositions(torch.tensor([[0, 3, 5], [1, 2, 9]]), torch.tensor([[6], [10]]))
+        tokens = TokenPositions(torch.tensor([[0, 3, 5], [1, 2, 9]]), torch.tensor([[6], [10]]))
 
-        def factors(scale, module=module, places=places):
-            return torch.func.functional_call(module, {"scale": scale}, (places,))
+        def factors(scale, module=module, tokens=tokens):
+            return torch.func.functional_call(module, {"scale": scale}, (tokens,))
 
         assert torch.autograd.gradcheck(factors, module.scale)
 

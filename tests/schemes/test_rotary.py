@@ -9,9 +9,9 @@ from torch._dynamo.testing import CompileCounter
 
 from scale_invariant_attention.schemes import (
     NTK,
-    TokenPositions,
     ProportionalRoPE,
     RoPE,
+    TokenPositions,
     TruncatedRoPE,
     YaRN,
     rotation,
@@ -79,7 +79,9 @@ def exact_turns(head_dim, base, fraction, position):
     [(RoPE(), 10_000, 1), (RoPE(500_000.0), 500_000, 1), (TruncatedRoPE(), 1024, 0.5)],
 )
 def test_float32_rotations_are_exact_at_far_positions(rotary, base, fraction, position):
-    rotate = rotation(rotary, TokenPositions(torch.tensor([position]), position + 1), 128, torch.float32)
+    rotate = rotation(
+        rotary, TokenPositions(torch.tensor([position]), position + 1), 128, torch.float32
+    )
     half_ulp = EPS / 4  # of numbers between 1/2 and 1
     # What is left of float64: a frequency and a product, each rounded.
     angle_error = position * 2.0**-52
@@ -98,8 +100,8 @@ def test_scores_depend_on_distance_alone(rotary, shift):
     query, key = torch.randn(2, 1, 2, 50, 64).unbind()
 
     def scores(start):
-        places = TokenPositions(torch.arange(start, start + 50), context_length=1000)
-        rotate = rotation(rotary, places, 64, torch.float32)
+        tokens = TokenPositions(torch.arange(start, start + 50), context_length=1000)
+        rotate = rotation(rotary, tokens, 64, torch.float32)
         return (rotate(query).double() @ rotate(key).double().mT).flatten()
 
     size = (query.norm(dim=-1).unsqueeze(-1) * key.norm(dim=-1).unsqueeze(-2)).flatten()
@@ -127,10 +129,10 @@ def test_still_pairs_are_left_alone_exactly(rotary):
 @pytest.mark.parametrize("within", [torch.float32, torch.float64])
 def test_heads_keep_their_dtype_and_are_rounded_once(dtype, within):
     heads = torch.randn(2, 3, 6, 32, dtype=torch.float64).to(dtype)
-    places = TokenPositions(torch.arange(6) * 1000, 6000)
-    turned = rotation(RoPE(), places, 32, within)(heads)
+    tokens = TokenPositions(torch.arange(6) * 1000, 6000)
+    turned = rotation(RoPE(), tokens, 32, within)(heads)
     assert turned.dtype == dtype
-    exact = rotated_in_loops(RoPE().frequencies(32, 1).tolist(), places.positions, heads.double())
+    exact = rotated_in_loops(RoPE().frequencies(32, 1).tolist(), tokens.positions, heads.double())
     # Two products and a sum in `within`, of numbers no larger than the pair, then the result.
     pair = heads.double().unflatten(-1, (2, 16)).norm(dim=-2).repeat(1, 1, 1, 2)
     allowed = 4 * torch.finfo(within).eps * pair + torch.finfo(dtype).eps / 2 * exact.abs()
@@ -140,10 +142,10 @@ def test_heads_keep_their_dtype_and_are_rounded_once(dtype, within):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_low_precision_throughout(dtype):
     heads = torch.randn(2, 3, 6, 32).to(dtype)
-    places = TokenPositions(torch.arange(6) + 10**6, 10**6)
-    turned = rotation(RoPE(), places, 32, dtype)(heads)
+    tokens = TokenPositions(torch.arange(6) + 10**6, 10**6)
+    turned = rotation(RoPE(), tokens, 32, dtype)(heads)
     assert turned.dtype == dtype
-    expected = rotation(RoPE(), places, 32, torch.float64)(heads.double())
+    expected = rotation(RoPE(), tokens, 32, torch.float64)(heads.double())
     size = 4 * torch.finfo(dtype).eps * heads.double().abs().max()
     assert ((turned.double() - expected).abs() <= size).all()
 
@@ -202,8 +204,8 @@ def test_rotations_of_packed_documents_are_those_of_each_alone(rotary, per_token
     heads = torch.randn(2, 3, 4, 16)
     positions = torch.tensor([[0, 1, 400, 401], [0, 90, 1, 2]]) if per_row else torch.arange(4)
     lengths = [[200, 200, 700, 700], [100, 100, 5000, 5000]] if per_token else [[300], [5000]]
-    places = TokenPositions(positions, torch.tensor(lengths))
-    turned = rotation(rotary, places, 16, torch.float32)(heads)
+    tokens = TokenPositions(positions, torch.tensor(lengths))
+    turned = rotation(rotary, tokens, 16, torch.float32)(heads)
     for b in range(2):
         for i in range(4):
             position = positions[b, i : i + 1] if per_row else positions[i : i + 1]

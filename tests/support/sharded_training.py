@@ -42,7 +42,9 @@ NARROW = tiny_config(batch_size=8, parallel="shard", precision="bfloat16")
 
 def small_model(seed=0):
     torch.manual_seed(seed)
-    return GPT(GPTConfig(33, layers=2, width=18, heads=3, train_length=16, scheme="logn-p-rope"))
+    return GPT(
+        GPTConfig(33, layers=2, width=18, heads=3, train_length=16, scheme_name="logn-p-rope")
+    )
 
 
 def parts(rank):

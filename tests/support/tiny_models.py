@@ -37,7 +37,7 @@ def tiny_config(case: str, heads: int = 3, **changes: Any) -> GPTConfig:
     return GPTConfig(
         **{
             **sizes,
-            "scheme": scheme,
+            "scheme_name": scheme,
             "scheme_options": options,
             "train_length": TRAINED,
             **changes,
@@ -87,7 +87,7 @@ def plain_logits(
     config = model.config
     return eager_logits(
         model.state_dict(),
-        config.scheme,
+        config.scheme_name,
         tokens,
         heads=config.heads,
         train_length=config.train_length,

@@ -33,7 +33,7 @@ def test_the_decline_takes_two_sevenths_unless_told_otherwise():
 def test_the_model_is_trained_at_the_length_of_the_batches():
     config = TrainingConfig(scheme="yarn", length=128, qk_norm=False, layers=3)
     model = config.model_config()
-    assert (model.scheme, model.train_length, model.qk_norm, model.layers) == (
+    assert (model.scheme_name, model.train_length, model.qk_norm, model.layers) == (
         "yarn",
         128,
         False,

@@ -20,7 +20,7 @@ SCALARS = {
 def model_of(scheme="logn-rope", seed=0, **sizes):
     torch.manual_seed(seed)
     sizes = {"vocab_size": 32, "layers": 2, "width": 16, "heads": 2, "train_length": 16} | sizes
-    return GPT(GPTConfig(scheme=scheme, scheme_options=SCALARS[scheme], **sizes))
+    return GPT(GPTConfig(scheme_name=scheme, scheme_options=SCALARS[scheme], **sizes))
 
 
 def train(model, optimisers, steps, first=0):

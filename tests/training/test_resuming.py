@@ -36,7 +36,7 @@ def train(folder, seed, *, killed_at=None, scheme="logn-rope"):
     torch.manual_seed(seed)
     np.random.seed(seed)
     random.seed(seed)
-    config = MODEL | {"scheme": scheme}
+    config = MODEL | {"scheme_name": scheme}
     with open_run(folder, {"model": config, "steps": STEPS}) as run:
         model = GPT(GPTConfig.from_dict(config))
         optimisers = build_optimisers(model)

@@ -32,7 +32,7 @@ def test_a_run_has_its_model(run):
     assert found.path == run / "model"
     assert found.training == tiny_config(scheme="logn-rope")
     assert found.unfinished is None
-    assert found.model.config.scheme == "logn-rope"
+    assert found.model.config.scheme_name == "logn-rope"
 
 
 def test_a_saved_model_is_one(run):

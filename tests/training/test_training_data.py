@@ -133,7 +133,7 @@ def test_a_training_starts_from_another_and_goes_on_without_it(pretrained, tmp_p
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"scheme": "rope"}, "scheme is 'scale-invariant-p-rope' there, 'rope' here"),
+        ({"scheme": "rope"}, "scheme_name is 'scale-invariant-p-rope' there, 'rope' here"),
         ({"width": 64}, "width is 32 there, 64 here"),
     ],
 )

@@ -88,7 +88,7 @@ def evaluate(
         if not by_position:
             (results / FIGURE).unlink(missing_ok=True)
             return
-        scheme = model.config.scheme or "a custom scheme"
+        scheme = model.config.scheme_name or "a custom scheme"
         missing = write_figure(
             results / FIGURE,
             lambda: draw_loss_by_position(

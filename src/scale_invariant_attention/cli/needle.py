@@ -105,7 +105,7 @@ def needle(
             results / FIGURE,
             lambda: draw_needles(
                 [NeedleCell(**cell) for cell in table["cells"]],
-                title=f"Needles found, {config.scheme or 'a custom scheme'}",
+                title=f"Needles found, {config.scheme_name or 'a custom scheme'}",
                 train_length=config.train_length,
             ),
         )

@@ -9,7 +9,7 @@ Importing this package registers the attention implementation "scale_invariant",
 >>> model = huggingface.convert(AutoModelForCausalLM.from_config(config))
 >>> model.config._attn_implementation, model.config.rope_parameters["rope_type"]
 ('scale_invariant', 'proportional')
->>> AutoConfig.for_model("scale_invariant_gpt", scheme="alibi").scheme
+>>> AutoConfig.for_model("scale_invariant_gpt", scheme_name="alibi").scheme_name
 'alibi'
 """
 

@@ -156,7 +156,7 @@ def _model_card(config: GPTConfig, encoding_name: str | None, provenance: Mappin
         else f"It was trained at {config.train_length:,} tokens, and accepts any length."
     )
     return _CARD.format(
-        title=f"A GPT with the scheme {config.scheme}",
+        title=f"A GPT with the scheme {config.scheme_name}",
         sentence=(
             f"{config.layers} layers, {config.width} wide, {config.heads} heads, "
             f"{config.vocab_size:,} tokens; scheme options {json.dumps(config.scheme_options)}. "

@@ -13,7 +13,7 @@ FIELDS = {
     "num_hidden_layers": "layers",
     "hidden_size": "width",
     "num_attention_heads": "heads",
-    "scheme": "scheme",
+    "scheme_name": "scheme_name",
     "scheme_options": "scheme_options",
     "train_length": "train_length",
     "qk_norm": "qk_norm",
@@ -35,7 +35,7 @@ class ScaleInvariantGPTConfig(PreTrainedConfig):  # type: ignore[misc]
     num_hidden_layers: int = 12
     hidden_size: int = 768
     num_attention_heads: int = 6
-    scheme: str | None = "scale-invariant-p-rope"
+    scheme_name: str | None = "scale-invariant-p-rope"
     scheme_options: dict[str, Any] | None = None
     train_length: int | None = None
     qk_norm: bool = True
@@ -57,9 +57,9 @@ class ScaleInvariantGPTConfig(PreTrainedConfig):  # type: ignore[misc]
     def gpt(self) -> GPTConfig:
         """This configuration as a ``GPTConfig``."""
         values = {ours: getattr(self, theirs) for theirs, ours in FIELDS.items()}
-        if self.scheme is None:
+        if self.scheme_name is None:
             raise ValueError(
-                "scheme must be a name of schemes.names(), got None: a scheme without a name is code, "
+                "scheme_name must be one of schemes.names(), got None: a scheme without a name is code, "
                 "which a configuration cannot hold; register it with schemes.register"
             )
         try:
@@ -75,7 +75,7 @@ class ScaleInvariantGPTConfig(PreTrainedConfig):  # type: ignore[misc]
     def of(cls, config: GPTConfig, **others: Any) -> "ScaleInvariantGPTConfig":
         """The configuration for a ``GPTConfig``; `others` are fields such as `eos_token_id`.
 
-        >>> ScaleInvariantGPTConfig.of(GPTConfig.preset("mini", scheme="yarn")).num_hidden_layers
+        >>> ScaleInvariantGPTConfig.of(GPTConfig.preset("mini", scheme_name="yarn")).num_hidden_layers
         4
         """
         values = config.to_dict()

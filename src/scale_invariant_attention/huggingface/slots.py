@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..attention import DistanceAffine, distance_affine_attention, scale_invariant_attention
 from ..attention.numerics import compute_dtype
-from ..schemes import TokenPositions, Scheme
+from ..schemes import Scheme, TokenPositions
 from ..schemes.distance import ScaleInvariantTables
 from .placing import Placing
 from .settings import IMPLEMENTATION, Settings, name_implementation, read

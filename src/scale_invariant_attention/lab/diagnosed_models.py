@@ -79,7 +79,7 @@ def _is_of_transformers(folder: Path) -> bool:
 def _gpt_properties(model: GPT) -> dict[str, Any]:
     return {
         "source": partial(gpt_scores, model),
-        "title": f"Attention of {model.config.scheme or 'a custom scheme'}",
+        "title": f"Attention of {model.config.scheme_name or 'a custom scheme'}",
         "config": model.config.to_dict(),
         "scale_invariant": isinstance(model.scheme.distance, ScaleInvariant),
         "qk_norm": model.config.qk_norm,
@@ -95,7 +95,7 @@ def _open_transformers(folder: Path, device: torch.device) -> DiagnosedModel:
 
     model = _load_transformers(folder, device)
     if isinstance(model, ScaleInvariantGPTForCausalLM):
-        scheme = model.config.scheme
+        scheme = model.config.scheme_name
         properties = _gpt_properties(model.gpt)
     else:
         settings = read(model.config)

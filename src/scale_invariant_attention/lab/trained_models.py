@@ -71,7 +71,7 @@ def describe(trained: TrainedModel) -> str:
         if trained.training is None or trained.unfinished is None
         else f": unfinished, at step {trained.unfinished:,} of {trained.training.steps:,}"
     )
-    return f"{config.scheme}{at}, from {trained.path}{state}"
+    return f"{config.scheme_name}{at}, from {trained.path}{state}"
 
 
 def text_encoding(

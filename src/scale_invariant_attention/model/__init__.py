@@ -1,7 +1,7 @@
 """The paper's GPT with any position scheme: training, cached generation, saving.
 
 >>> from scale_invariant_attention.model import GPT, GPTConfig
->>> model = GPT(GPTConfig.preset("mini", scheme="scale-invariant-p-rope"))
+>>> model = GPT(GPTConfig.preset("mini", scheme_name="scale-invariant-p-rope"))
 >>> model.generate(torch.tensor([[72, 105]]), max_new_tokens=3).shape
 torch.Size([1, 5])
 """

@@ -1,4 +1,4 @@
-"""What a GPT is made of: sizes, and the scheme that fills the slots of its attention."""
+"""The configuration of a GPT: its sizes and its scheme."""
 
 import json
 from collections.abc import Mapping
@@ -14,15 +14,15 @@ from ..schemes import Scheme
 class GPTConfig:
     """Sizes and scheme of a GPT; the defaults are the paper's model of 162 million parameters.
 
-    `scheme` is a name of ``schemes.names()``, or None for a model that is given slots of its own:
-    ``GPT(config, scheme=Scheme(...))``. `scheme_options` are the options of a named scheme besides
+    `scheme_name` is one of ``schemes.names()``, or None for a model with an unnamed scheme:
+    ``GPT(config, scheme=Scheme(...))``. `scheme_options` are the options of a named scheme except
     `train_length`: see ``schemes.options(name)``. `train_length` is the context length of training. It
-    limits nothing: a model takes any length. The schemes that change beyond it (NTK, YaRN) or start from
+    limits nothing: a model accepts any length. Schemes that change beyond it (NTK, YaRN) or start from
     it (LogN) need it.
 
     >>> GPTConfig(width=1024, heads=8).head_dim
     128
-    >>> GPTConfig(scheme="scale-invariant-rope", scheme_options={"tau": 1.0}).slots.distance
+    >>> GPTConfig(scheme_name="scale-invariant-rope", scheme_options={"tau": 1.0}).scheme.distance
     ScaleInvariant(tau=1.0, learn_tau=False)
     """
 
@@ -30,7 +30,7 @@ class GPTConfig:
     layers: int = 12
     width: int = 768
     heads: int = 6
-    scheme: str | None = "scale-invariant-p-rope"
+    scheme_name: str | None = "scale-invariant-p-rope"
     scheme_options: Mapping[str, Any] = field(default_factory=dict)
     train_length: int | None = None
     qk_norm: bool = True
@@ -40,7 +40,7 @@ class GPTConfig:
         if self.train_length is not None:
             sizes.append("train_length")
         for name in sizes:
-            # As Python's own, which JSON can hold.
+            # As Python integers, which JSON can hold.
             object.__setattr__(self, name, integer(name, getattr(self, name), at_least=1))
         if not isinstance(self.qk_norm, bool):
             raise TypeError(f"qk_norm must be True or False, got {self.qk_norm!r}")
@@ -61,22 +61,22 @@ class GPTConfig:
             raise TypeError(
                 f"scheme_options must hold what JSON can hold, got {self.scheme_options}: {error}"
             ) from error
-        if self.scheme is None:
+        if self.scheme_name is None:
             if self.scheme_options:
                 raise ValueError(
-                    f"scheme_options must be empty without a scheme, got {self.scheme_options}"
+                    f"scheme_options must be empty without a scheme_name, got {self.scheme_options}"
                 )
             return
         if "train_length" in self.scheme_options:
             raise ValueError(
-                "train_length is a field of GPTConfig: give it there, not in scheme_options"
+                "train_length is a field of GPTConfig: set it there, not in scheme_options"
             )
-        if self.train_length is None and "train_length" in schemes.options(self.scheme):
+        if self.train_length is None and "train_length" in schemes.options(self.scheme_name):
             raise ValueError(
-                f"train_length must be given for scheme {self.scheme!r}, which depends on the context "
-                "length of training"
+                f"train_length must be given for scheme {self.scheme_name!r}, which depends on the "
+                "context length of training"
             )
-        self.check_rotary(self.slots)
+        self.check_rotary(self.scheme)
 
     def check_rotary(self, scheme: Scheme) -> None:
         """Refuse a scheme that cannot rotate heads of this size."""
@@ -90,27 +90,27 @@ class GPTConfig:
 
     @property
     def head_dim(self) -> int:
-        """The dimensions of one head."""
+        """Dimensions per head."""
         return self.width // self.heads
 
     @property
-    def slots(self) -> Scheme:
+    def scheme(self) -> Scheme:
         """The scheme, with its options."""
-        if self.scheme is None:
+        if self.scheme_name is None:
             raise ValueError(
-                "the configuration names no scheme: give the model its slots, "
-                "GPT(config, scheme=Scheme(...)), or GPTConfig the name of a scheme"
+                "the configuration names no scheme: pass the model one, "
+                "GPT(config, scheme=Scheme(...)), or set scheme_name in GPTConfig"
             )
         options = dict(self.scheme_options)
-        if "train_length" in schemes.options(self.scheme):
+        if "train_length" in schemes.options(self.scheme_name):
             options["train_length"] = self.train_length
-        return schemes.get(self.scheme, **options)
+        return schemes.get(self.scheme_name, **options)
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> "GPTConfig":
-        """A model of `PRESETS`, with any fields changed.
+        """One of `PRESETS`, with any fields changed.
 
-        >>> GPTConfig.preset("mini", scheme="alibi").layers
+        >>> GPTConfig.preset("mini", scheme_name="alibi").layers
         4
         """
         if name not in PRESETS:

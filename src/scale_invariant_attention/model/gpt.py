@@ -60,10 +60,10 @@ class GPT(nn.Module):
         super().__init__()
         _check_arguments(config, scheme, backend, checkpoint_activations)
         if scheme is not None:
-            config = replace(config, scheme=None, scheme_options={})
+            config = replace(config, scheme_name=None, scheme_options={})
             config.check_rotary(scheme)
         self.config = config
-        self.scheme = config.slots if scheme is None else scheme
+        self.scheme = config.scheme if scheme is None else scheme
         self.backend = backend
         self.checkpoint_activations = checkpoint_activations
         self.embedding = nn.Embedding(config.vocab_size, config.width)
@@ -337,7 +337,7 @@ def _check_arguments(
     if scheme is not None and not isinstance(scheme, Scheme):
         raise TypeError(
             f"scheme must be a Scheme with slots of your own, got {scheme!r}; a scheme by name is "
-            "part of the configuration: GPTConfig(scheme=name)"
+            "part of the configuration: GPTConfig(scheme_name=name)"
         )
     if backend != "auto" and backend not in BACKENDS:
         raise ValueError(f"backend must be one of auto, {', '.join(BACKENDS)}; got {backend!r}")

@@ -23,7 +23,7 @@ def parameter_split(model: nn.Module) -> ParameterSplit:
     """The parameters of a GPT, also one that is wrapped or compiled, as its optimisers take them.
 
     >>> from scale_invariant_attention.model import GPT, GPTConfig
-    >>> split = parameter_split(GPT(GPTConfig.preset("mini", scheme="logn-rope")))
+    >>> split = parameter_split(GPT(GPTConfig.preset("mini", scheme_name="logn-rope")))
     >>> len(split.matrices), list(split.embedding), list(split.head), len(split.scalars)
     (24, ['embedding.weight'], ['head.weight'], 4)
     """

@@ -1,4 +1,4 @@
-"""Position schemes: RoPE, its relatives and rivals, each a filling of the same three slots.
+"""Position schemes: RoPE, its variants and alternatives, each a choice for the same three slots.
 
 >>> from scale_invariant_attention import schemes
 >>> schemes.get("logn-rope", train_length=4096)

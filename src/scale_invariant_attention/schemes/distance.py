@@ -1,4 +1,4 @@
-"""The third slot of a scheme: a gain and a bias for the logit at every distance."""
+"""The third slot of a scheme: a gain and a bias for the logits at every distance."""
 
 import math
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ from ..theory.transform import scale_invariant_gain_and_bias
 
 
 class Distance(Protocol):
-    """A gain and a bias by distance, and the parameters they take in each layer."""
+    """A gain and a bias by distance, and the parameters they have in each layer."""
 
     def build(self, heads: int) -> nn.Module:
-        """The module of one layer: from distances ``[length]``, float64, to the two tables.
+        """The module of one layer, from float64 distances ``[length]`` to tables of gain and bias.
 
         Each table is float64, ``[length]`` or ``[heads, length]``.
         """
@@ -28,7 +28,7 @@ class Unchanged:
     """Gain 1 and bias 0: the logits of ordinary attention."""
 
     def build(self, heads: int) -> nn.Module:
-        """Without parameters."""
+        """A module without parameters."""
         return UnchangedTables()
 
 
@@ -42,10 +42,10 @@ class UnchangedTables(nn.Module):
 
 @dataclass(frozen=True)
 class ALiBi:
-    """Gain 1 and bias ``-slope * t``, with a fixed slope for each head."""
+    """Gain 1 and bias ``-slope * t``, with a fixed slope per head."""
 
     def build(self, heads: int) -> nn.Module:
-        """Without parameters."""
+        """A module without parameters."""
         return ALiBiTables(heads)
 
 
@@ -65,7 +65,7 @@ class ALiBiTables(nn.Module):
 def alibi_slopes(heads: int) -> list[float]:
     """ALiBi's published slopes: geometric from ``2^(-8/heads)`` when `heads` is a power of two.
 
-    For other numbers, those of the next lower power of two, then every other one of twice as many.
+    Otherwise the slopes for the next lower power of two, then every other slope for twice that power.
 
     >>> alibi_slopes(6)
     [0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125]

@@ -17,13 +17,13 @@ class QueryScale(Protocol):
 
     @property
     def depends_on_context(self) -> bool:
-        """Whether the factor is another for another context length."""
+        """Whether the factor changes with the context length."""
         ...
 
     def build(self, heads: int) -> nn.Module:
-        """The module of one layer: from `TokenPositions` to factors, float64, for ``[B, heads, L]`` queries.
+        """The module of one layer, from `TokenPositions` to factors of the queries.
 
-        They are ``[heads or 1, L or 1]`` or ``[B, heads or 1, L or 1]``.
+        They are float64, ``[heads or 1, L or 1]`` or ``[B, heads or 1, L or 1]``.
         """
         ...
 
@@ -32,9 +32,9 @@ class QueryScale(Protocol):
 class LogN:
     """Scalable softmax: logits times ``s log(N)``, with `s` learned per layer and head.
 
-    With ``counts="query"`` N is what a query sees of its document, ``i + 1``; with ``counts="context"``
-    it is the context length, the same for all queries. `s` starts where the mean factor over the
-    trained length is 1.
+    With ``counts="query"`` N is the number of tokens of its document that a query sees, ``i + 1``; with
+    ``counts="context"`` it is the context length, the same for all queries. `s` starts where the mean
+    factor over the training length is 1.
     """
 
     train_length: int | None = None
@@ -47,12 +47,12 @@ class LogN:
 
     @property
     def depends_on_context(self) -> bool:
-        """Only if it is the context that counts."""
+        """True if N is the context length."""
         return self.counts == "context"
 
     @property
     def start(self) -> float:
-        """The neutral `s`: one over the mean of ``log(N)`` over the queries of a trained length.
+        """The initial `s`: one over the mean of ``log(N)`` over the queries of the training length.
 
         >>> LogN(train_length=4096).start, LogN(train_length=4096, counts="context").start
         (0.1366..., 0.1202...)
@@ -64,12 +64,12 @@ class LogN:
         return 1 / mean
 
     def build(self, heads: int) -> nn.Module:
-        """A layer's scales, ``[heads]``."""
+        """A module with parameters `s`, ``[heads]``."""
         return LogNScale(heads, self.start, self.counts)
 
 
 class LogNScale(nn.Module):
-    """``s log(N)``, with one `s` a head."""
+    """``s log(N)``, with one `s` per head."""
 
     def __init__(self, heads: int, start: float, counts: str) -> None:
         super().__init__()
@@ -85,9 +85,9 @@ class LogNScale(nn.Module):
 
 @dataclass(frozen=True)
 class YaRNTemperature:
-    """YaRN's factor for contexts beyond the trained length, ``(0.1 ln(stretch) + 1)^2``.
+    """YaRN's factor for contexts beyond the training length, ``(0.1 ln(stretch) + 1)^2``.
 
-    The square, because YaRN scales queries and keys by the root each.
+    It is squared because YaRN scales both queries and keys.
     """
 
     train_length: int | None = None
@@ -97,7 +97,7 @@ class YaRNTemperature:
         check_train_length(self.train_length)
 
     def build(self, heads: int) -> nn.Module:
-        """Without parameters."""
+        """A module without parameters."""
         return YaRNFactor(known_train_length(self.train_length))
 
 

@@ -1,7 +1,8 @@
 """The first slot of a scheme: the rotation of queries and keys by their positions.
 
-A head of `head_dim` dimensions has ``head_dim / 2`` pairs; pair `k` of a token at position `i` is rotated
-by the angle ``i * frequency[k]``. Frequencies are float64 ``[..., head_dim / 2]``, highest first.
+A head of `head_dim` dimensions has ``head_dim / 2`` pairs; pair `k` of a token at position `i` is
+rotated by the angle ``i * frequency[k]``. Frequencies are float64 ``[..., head_dim / 2]``, the highest
+first.
 """
 
 import math
@@ -17,11 +18,11 @@ from .positions import TokenPositions, check_train_length, stretch_beyond
 
 
 class Rotary(Protocol):
-    """Frequencies by context length. `depends_on_context` says whether they change with it."""
+    """The frequencies of the rotation for a context length."""
 
     @property
     def depends_on_context(self) -> bool:
-        """Whether the frequencies are others for another context length."""
+        """Whether the frequencies change with the context length."""
         ...
 
     def frequencies(self, head_dim: int, context_length: int | Tensor) -> Tensor:
@@ -31,7 +32,7 @@ class Rotary(Protocol):
 
 @dataclass(frozen=True)
 class RoPE:
-    """All pairs turn, at frequencies ``base ^ (-2k / head_dim)``."""
+    """All pairs rotate, at frequencies ``base ^ (-2k / head_dim)``."""
 
     base: float = 10_000.0
     depends_on_context: ClassVar[bool] = False
@@ -46,7 +47,7 @@ class RoPE:
 
 @dataclass(frozen=True)
 class TruncatedRoPE:
-    """The paper's p-RoPE: half of the pairs turn, at frequencies from 1 to ``1 / base``."""
+    """The paper's p-RoPE: half of the pairs rotate, at frequencies from 1 to ``1 / base``."""
 
     base: float = 1024.0
     depends_on_context: ClassVar[bool] = False
@@ -61,7 +62,7 @@ class TruncatedRoPE:
 
 @dataclass(frozen=True)
 class ProportionalRoPE:
-    """p-RoPE in its general form: the highest `fraction` of RoPE's frequencies turn."""
+    """p-RoPE in its general form: the pairs with the highest `fraction` of RoPE's frequencies rotate."""
 
     fraction: float = 0.5
     base: float = 10_000.0
@@ -93,14 +94,14 @@ class NTK:
         check_train_length(self.train_length)
 
     def frequencies(self, head_dim: int, context_length: int | Tensor) -> Tensor:
-        """RoPE's, with the base for this context length."""
+        """RoPE's frequencies, with the base for this context length."""
         stretch = stretch_beyond(self.train_length, context_length)
         return ntk_frequencies(head_dim, stretch, self.base)
 
 
 @dataclass(frozen=True)
 class YaRN:
-    """RoPE up to `train_length`; in longer contexts its low frequencies fall with the length."""
+    """RoPE up to `train_length`; in longer contexts its low frequencies decrease."""
 
     train_length: int | None = None
     base: float = 10_000.0
@@ -119,7 +120,7 @@ class YaRN:
             )
 
     def frequencies(self, head_dim: int, context_length: int | Tensor) -> Tensor:
-        """RoPE's, divided as far as the ramp says."""
+        """RoPE's frequencies, the low ones divided by the stretch."""
         stretch = stretch_beyond(self.train_length, context_length)
         assert self.train_length is not None
         return yarn_frequencies(
@@ -135,14 +136,12 @@ class YaRN:
 Rotation = Callable[[Tensor], Tensor]
 
 
-def rotation(
-    rotary: Rotary, tokens: TokenPositions, head_dim: int, dtype: torch.dtype
-) -> Rotation:
+def rotation(rotary: Rotary, tokens: TokenPositions, head_dim: int, dtype: torch.dtype) -> Rotation:
     """The function that rotates queries or keys ``[B, H, L, head_dim]`` of tokens at these positions.
 
     Dimension `k` is paired with ``k + head_dim / 2``, as in Hugging Face's models. Angles are computed
-    in float64, so that cosines and sines are right to the precision of float32 at positions up to a
-    hundred million; the rotation itself runs in `dtype`.
+    in float64, which keeps cosines and sines accurate to float32 at positions up to a hundred million;
+    the rotation itself runs in `dtype`.
 
     >>> tokens = TokenPositions(torch.tensor([0, 1]), context_length=2)
     >>> rotate = rotation(RoPE(), tokens, head_dim=2, dtype=torch.float32)
@@ -167,11 +166,13 @@ def rotation(
 
 def _check_base(rotary: RoPE | TruncatedRoPE | ProportionalRoPE | NTK | YaRN) -> None:
     if positive_number("base", rotary.base) <= 1:
-        raise ValueError(f"base must be above 1, got {rotary.base}: frequencies fall with it")
+        raise ValueError(
+            f"base must be above 1, got {rotary.base}: frequencies are its negative powers"
+        )
 
 
 def rope_frequencies(head_dim: int, base: float | Tensor = 10_000.0) -> Tensor:
-    """RoPE: ``base ^ (-2k / head_dim)``; a tensor of bases ``[...]`` gives a table for each.
+    """RoPE: ``base ^ (-2k / head_dim)``; a tensor of bases ``[...]`` gives one row per base.
 
     >>> rope_frequencies(8, base=16.0).tolist()
     [1.0, 0.5, 0.25, 0.125]
@@ -183,48 +184,48 @@ def rope_frequencies(head_dim: int, base: float | Tensor = 10_000.0) -> Tensor:
 
 
 def truncated_frequencies(head_dim: int, base: float = 1024.0) -> Tensor:
-    """p-RoPE as the paper has it: half of the pairs turn, at frequencies from 1 down to ``1 / base``.
+    """p-RoPE as in the paper: half of the pairs rotate, at frequencies from 1 down to ``1 / base``.
 
-    With ``n = head_dim // 4`` pairs that turn these are ``base ^ (-k / (n - 1))``; the others stand
-    still. A head of two dimensions has no half of its pairs, and is refused.
+    With ``n = head_dim // 4`` rotating pairs these are ``base ^ (-k / (n - 1))``; the others are 0.
+    A head of two dimensions has one pair, which cannot be halved, and is refused.
 
     >>> truncated_frequencies(16, base=8.0)
     tensor([1.0000, 0.5000, 0.2500, 0.1250, 0.0000, 0.0000, 0.0000, 0.0000],
            dtype=torch.float64)
     """
-    turning = _pairs(head_dim) // 2
-    if turning == 0:
+    rotating = _pairs(head_dim) // 2
+    if rotating == 0:
         raise ValueError(
-            "head_dim must be at least 4 for p-RoPE, which turns half of the pairs, got 2; "
-            "take another scheme, or fraction=1.0 for RoPE"
+            "head_dim must be at least 4 for p-RoPE, which rotates half of the pairs, got 2; "
+            "use another scheme, or fraction=1.0 for RoPE"
         )
-    exponents = torch.linspace(0, 1, turning, dtype=torch.float64)
+    exponents = torch.linspace(0, 1, rotating, dtype=torch.float64)
     return _with_still_pairs(base**-exponents, head_dim)
 
 
 def proportional_frequencies(head_dim: int, fraction: float, base: float = 10_000.0) -> Tensor:
     """p-RoPE in its general form: the highest `fraction` of RoPE's frequencies; the others are 0.
 
-    The number of pairs that turn is rounded down. A fraction of 0 is NoPE; another that rounds to no
-    pair is refused.
+    The number of rotating pairs is rounded down. A fraction of 0 is NoPE; any other that rounds down
+    to no pair is refused.
 
     >>> proportional_frequencies(8, fraction=0.5, base=16.0).tolist()
     [1.0, 0.5, 0.0, 0.0]
     """
     pairs = _pairs(head_dim)
-    turning = int(fraction * head_dim // 2)
-    if turning == 0 and fraction > 0:
+    rotating = int(fraction * head_dim // 2)
+    if rotating == 0 and fraction > 0:
         raise ValueError(
-            f"fraction must be large enough to turn one of {pairs} pairs (head_dim={head_dim}), "
+            f"fraction must be large enough to rotate one of {pairs} pairs (head_dim={head_dim}), "
             f"got {fraction}; pass a larger one, or 0 for no rotation"
         )
-    return _with_still_pairs(rope_frequencies(head_dim, base)[:turning], head_dim)
+    return _with_still_pairs(rope_frequencies(head_dim, base)[:rotating], head_dim)
 
 
 def ntk_frequencies(head_dim: int, stretch: float | Tensor, base: float = 10_000.0) -> Tensor:
-    """RoPE with its base raised: ``base * stretch ^ (head_dim / (head_dim - 2))``.
+    """RoPE with a larger base: ``base * stretch ^ (head_dim / (head_dim - 2))``.
 
-    The lowest frequency is divided by `stretch`, the highest stays.
+    The lowest frequency is divided by `stretch`; the highest is unchanged.
 
     >>> ntk_frequencies(4, stretch=3.0, base=100.0).tolist()
     [1.0, 0.0333...]
@@ -243,10 +244,10 @@ def yarn_frequencies(
     fast_rotations: float = 32.0,
     slow_rotations: float = 1.0,
 ) -> Tensor:
-    """RoPE with its low frequencies divided by `stretch`, and a ramp towards the high ones.
+    """RoPE with its low frequencies divided by `stretch`, and a linear ramp up to the high ones.
 
-    A pair that makes `fast_rotations` or more within `train_length` keeps its frequency, one that makes
-    `slow_rotations` or fewer is divided; between them the share grows linearly with the pair's number.
+    A pair keeps its frequency if it rotates at least `fast_rotations` times within `train_length`; the
+    frequency is divided if it rotates at most `slow_rotations` times. In between the share is linear.
 
     >>> yarn_frequencies(8, stretch=4.0, train_length=64, base=16.0).tolist()
     [1.0, 0.40625, 0.15625, 0.0546875]
@@ -259,7 +260,7 @@ def yarn_frequencies(
     first = max(math.floor(pair_with(fast_rotations)), 0)
     last = min(math.ceil(pair_with(slow_rotations)), head_dim - 1)
     pairs = torch.arange(_pairs(head_dim), dtype=torch.float64)
-    # Where both ends meet the ramp is a step.
+    # If both ends coincide, the ramp is a step.
     divided = ((pairs - first) / max(last - first, 1)).clamp(0, 1)
     if isinstance(stretch, Tensor):
         stretch = stretch.unsqueeze(-1)
@@ -268,15 +269,15 @@ def yarn_frequencies(
 
 
 def _pairs(head_dim: int) -> int:
-    """How many pairs a head has, refused if one dimension would be left over."""
+    """The number of pairs of a head, whose size must be even."""
     if head_dim < 2 or head_dim % 2:
         raise ValueError(
-            f"head_dim must be even and at least 2, got {head_dim}: rotations turn pairs of "
-            "dimensions; take an even one, or a scheme without rotation"
+            f"head_dim must be even and at least 2, got {head_dim}: pairs of dimensions rotate; "
+            "use an even one, or a scheme without rotation"
         )
     return head_dim // 2
 
 
-def _with_still_pairs(turning: Tensor, head_dim: int) -> Tensor:
-    still = _pairs(head_dim) - turning.shape[0]
-    return torch.cat([turning, turning.new_zeros(still)])
+def _with_still_pairs(rotating: Tensor, head_dim: int) -> Tensor:
+    still = _pairs(head_dim) - rotating.shape[0]
+    return torch.cat([rotating, rotating.new_zeros(still)])

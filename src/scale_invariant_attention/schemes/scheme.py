@@ -16,7 +16,7 @@ from .rotary import Rotary
 
 @dataclass(frozen=True)
 class Scheme:
-    """The three slots, filled; an empty rotary or query scale is None.
+    """The three slots of a scheme; rotary and query scale may be None.
 
     >>> from scale_invariant_attention.schemes import ALiBi, RoPE
     >>> Scheme(rotary=RoPE(base=500_000.0), distance=ALiBi())
@@ -36,26 +36,27 @@ class Scheme:
         if isinstance(self.query_scale, LogN) and isinstance(self.distance, ScaleInvariant):
             raise ValueError(
                 "query_scale=LogN and distance=ScaleInvariant are two temperatures for one softmax: "
-                "the transform's gain already grows with distance; choose one of them"
+                "the transform's gain already grows with distance; choose one"
             )
         if len(self._train_lengths) > 1:
             raise ValueError(
-                f"rotary and query_scale must have one train_length, got {sorted(self._train_lengths)}"
+                f"rotary and query_scale must have the same train_length, got "
+                f"{sorted(self._train_lengths)}"
             )
 
     @property
     def train_length(self) -> int | None:
-        """The trained length that the slots were told; None if they were not, or have no use for it."""
+        """The training length of the slots; None if it is not set, or no slot depends on it."""
         return next(iter(self._train_lengths), None)
 
     @property
     def _train_lengths(self) -> set[int]:
-        told = (getattr(slot, "train_length", None) for slot in (self.rotary, self.query_scale))
-        return {length for length in told if length is not None}
+        lengths = (getattr(slot, "train_length", None) for slot in (self.rotary, self.query_scale))
+        return {length for length in lengths if length is not None}
 
     @property
     def depends_on_context(self) -> bool:
-        """Whether the scheme changes what it does to a token when the context gets longer.
+        """Whether the scheme treats a token differently in a longer context.
 
         >>> from scale_invariant_attention import schemes
         >>> [name for name in schemes.names() if schemes.get(name).depends_on_context]

@@ -151,7 +151,7 @@ class TrainingConfig:
             layers=self.layers,
             width=self.width,
             heads=self.heads,
-            scheme=self.scheme,
+            scheme_name=self.scheme,
             scheme_options=self.scheme_options,
             train_length=self.length,
             qk_norm=self.qk_norm,

@@ -16,7 +16,7 @@ def tiny_problem(pass_name):
 
 
 def test_the_baseline_is_rope():
-    ours = GPT(GPTConfig(vocab_size=32, layers=2, width=32, heads=2, scheme="rope"))
+    ours = GPT(GPTConfig(vocab_size=32, layers=2, width=32, heads=2, scheme_name="rope"))
     for parameter in ours.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     tokens = torch.randint(32, (2, 24))

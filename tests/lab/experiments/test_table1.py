@@ -31,7 +31,7 @@ def test_every_scheme_and_seed_has_a_trial_with_the_same_data_and_training(scale
 
 @BOTH
 def test_base_and_tau_are_the_same_wherever_there_is_one(scale):
-    slots = [trial.config.model_config().slots for trial in loss_trials(scale, seeds=(0,))]
+    slots = [trial.config.model_config().scheme for trial in loss_trials(scale, seeds=(0,))]
     truncated = [each.rotary.base for each in slots if isinstance(each.rotary, TruncatedRoPE)]
     transformed = [each.distance.tau for each in slots if isinstance(each.distance, ScaleInvariant)]
     assert truncated == [SCALES[scale].base] * 3
@@ -48,7 +48,7 @@ def test_lengths_are_the_training_length_and_beyond(scale):
 def test_the_paper_has_its_own_base_and_tau():
     (trial,) = loss_trials("paper", ("scale-invariant-p-rope",), seeds=(0,))
     assert trial.config.scheme_options == {"base": 1024.0, "tau": 10.0}
-    assert trial.config.model_config().slots == schemes.get("scale-invariant-p-rope")
+    assert trial.config.model_config().scheme == schemes.get("scale-invariant-p-rope")
 
 
 def test_changes_apply_to_all():

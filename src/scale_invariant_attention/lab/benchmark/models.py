@@ -89,7 +89,7 @@ def plain_attention(query: Tensor, key: Tensor, value: Tensor, call: Call) -> Te
 
 def _model(problem: ModelProblem, scheme: str) -> GPT:
     torch.manual_seed(0)
-    return GPT(replace(problem.config, scheme=scheme))
+    return GPT(replace(problem.config, scheme_name=scheme))
 
 
 def _attention_layers(model: GPT) -> list[Attention]:
