@@ -83,7 +83,7 @@ def test_advice_depends_on_what_is_there():
     assert "--scheme scale-invariant-p-rope" in plain.advice[DRIFTS_FAR]
     ours = diagnose(measured(scale=2.0), scale_invariant=True, qk_norm=True)
     assert "lower tau" in ours.advice[DRIFTS_FAR]
-    assert "normalised already" in ours.advice[WIDE_SCORES]
+    assert "already normalised" in ours.advice[WIDE_SCORES]
 
 
 def test_contexts_too_short_for_a_slope():

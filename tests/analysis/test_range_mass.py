@@ -93,5 +93,5 @@ def test_fewer_queries_than_keys_and_edges_that_leave_keys_out():
 
 
 def test_edges_must_rise_from_zero():
-    with pytest.raises(ValueError, match="edges must be two or more rising distances"):
+    with pytest.raises(ValueError, match="edges must be two or more increasing distances"):
         range_log_mass(random_scores(), (3, 5))

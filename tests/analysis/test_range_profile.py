@@ -176,5 +176,5 @@ def test_65536_tokens_never_need_a_matrix_of_them():
 
 @pytest.mark.parametrize("edges", [(), (0,), (1, 5), (0, 5, 5)])
 def test_edges_must_rise_from_zero(edges):
-    with pytest.raises(ValueError, match="edges must be two or more rising distances"):
+    with pytest.raises(ValueError, match="edges must be two or more increasing distances"):
         range_profile(random_scores(), edges)

@@ -157,7 +157,7 @@ def test_a_rotary_of_another_form_is_not_taken_for_none(monkeypatch):
     )
     unknown = seen(model, tokens)
     assert all(torch.equal(a.query, b.query) for a, b in zip(known, unknown, strict=True))
-    with pytest.raises(NotImplementedError, match="layer 0 are not known before rotary"):
+    with pytest.raises(NotImplementedError, match="layer 0 before rotary are unknown"):
         _ = unknown[0].before_rotary
     (measured,) = attention_by_length(partial(transformers_scores, model), tokens, (LENGTH,))
     assert measured.layers[0].scores.pairs > 0

@@ -1,4 +1,4 @@
-"""What a model's attention does: mass and entropy by range of distance, and the scores behind them.
+"""Analysis of a model's attention: mass and entropy by range of distance, and score statistics.
 
 >>> import torch
 >>> from scale_invariant_attention.analysis import LayerScores, last_rows, range_profile

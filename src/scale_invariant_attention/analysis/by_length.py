@@ -1,9 +1,8 @@
-"""A model's attention against context length: the same queries, with more and more before them.
+"""Attention by context length: the same queries after longer and longer contexts.
 
-Contexts of every length end with the same tokens, and what is measured is the attention of their last
-queries, over all keys. So lengths differ in what stands before these queries and in nothing else, also
-for schemes that treat a token differently in a longer context. Scores are those of queries spread evenly
-over the context.
+Contexts of every length end with the same tokens, and the attention of their last queries over all keys
+is measured. So only the text before these queries differs, also for schemes that depend on the context
+length. Score statistics use queries spread evenly over the context.
 
 Shapes: C contexts, H heads, G ranges.
 """
@@ -27,45 +26,45 @@ QUERIES = 16
 RECENT = 100
 SCORED_QUERIES = 64
 
-# Of what is recorded.
+# Significant digits of recorded numbers.
 DIGITS = 5
 
-# Tokens that a model reads in one call, but for contexts that are longer.
+# Tokens per call of the model, unless a single context is longer.
 TOKENS_AT_ONCE = 16_384
 
 
 @dataclass(frozen=True, eq=False)
 class LayerAttention:
-    """One layer in contexts of one length, each value a mean over queries; entropies in nats."""
+    """Attention of one layer at one context length: means over queries, entropies in nats."""
 
     layer: int
-    share: Tensor  # [C, H, G], of all attention
-    entropy: Tensor  # [C, H, G], inside a range
-    keys: Tensor  # [C, G], how many a query sees in a range, of which it sees any
+    share: Tensor  # [C, H, G], fraction of all attention
+    entropy: Tensor  # [C, H, G], inside each range
+    keys: Tensor  # [C, G], number that a query sees in a range, if it sees any
     global_entropy: Tensor  # [C, H]
-    recent_share: Tensor  # [C, H], of the nearest tokens
+    recent_share: Tensor  # [C, H], fraction on the nearest tokens
     scores: ScoreStatistics
-    unrotated_scores: ScoreStatistics | None  # None where they are not known before rotary
+    unrotated_scores: ScoreStatistics | None  # None if query and key before rotary are unknown
 
 
 @dataclass(frozen=True, eq=False)
 class LengthAttention:
-    """All layers in contexts of `length` tokens, by the ranges between `edges`."""
+    """Attention of all layers at context length `length`, by the ranges between `edges`."""
 
     length: int
     edges: tuple[int, ...]
     layers: tuple[LayerAttention, ...]
 
     def overall(self, name: str) -> list[Estimate]:
-        """A field of the layers, over all of them and all heads: an estimate for each range, or one.
+        """A field averaged over all layers and heads: one estimate per range, or a single one.
 
-        Its values are the contexts'. A layer that sees nothing of a range has no entropy to count.
+        The samples are contexts. A layer that sees no key of a range does not count towards its entropy.
         """
         stacked = torch.stack([getattr(layer, name) for layer in self.layers]).nanmean((0, 2))
         return [Estimate(values) for values in stacked.reshape(len(stacked), -1).unbind(1)]
 
     def to_dict(self) -> dict[str, Any]:
-        """What is recorded, as JSON can hold it: by layer and head, and over all of them."""
+        """Record as JSON values: by layer and head, and over all of them."""
         return {
             "length": self.length,
             "edges": list(self.edges),
@@ -108,11 +107,11 @@ def attention_by_length(
     Args:
         source: the model, as ``functools.partial(gpt_scores, model)``.
         tokens: contexts ``[C, longest]``; at each length their last tokens are read.
-        lengths: of contexts, in tokens.
-        edges: of the ranges of distance, from 0 on; those beyond a length are left out.
-        ratio: of the ranges where no edges are given: decades by default.
-        recent: for how many tokens to give the share of the nearest.
-        queries: how many of the last queries of a context to look at.
+        lengths: context lengths in tokens.
+        edges: of the ranges of distance, starting at 0; edges beyond a length are dropped.
+        ratio: of successive edges if none are given: decades by default.
+        recent: number of nearest tokens for `recent_share`.
+        queries: number of queries at the end of a context to measure.
         progress: called with the number of tokens read so far.
 
     >>> from functools import partial
@@ -148,7 +147,7 @@ def attention_by_length(
 
 
 class _Gathering:
-    """What comes together of every layer, over all contexts of a length."""
+    """Accumulated results of every layer, over all contexts of a length."""
 
     def __init__(self, edges: tuple[int, ...], recent: int, queries: int) -> None:
         self.edges = edges
@@ -158,7 +157,7 @@ class _Gathering:
         self.scores: dict[int, tuple[ScoreGathering, ScoreGathering]] = {}
 
     def add(self, scores: LayerScores) -> None:
-        """One layer in some contexts."""
+        """Add one layer of a batch of contexts."""
         length = scores.query.shape[2]
         finer = tuple(sorted({*self.edges, min(self.recent, length)}))
         profile = range_profile(scores, finer, last_rows(length, self.queries))
@@ -183,7 +182,7 @@ class _Gathering:
             unrotated.add(scores.before_rotary, rows)
 
     def layers(self) -> tuple[LayerAttention, ...]:
-        """All of them, the first one first."""
+        """All layers, in order."""
         return tuple(self._layer(layer) for layer in sorted(self.parts))
 
     def _layer(self, layer: int) -> LayerAttention:
@@ -223,12 +222,12 @@ def _error(estimate: Estimate) -> float | None:
 
 
 def _numbers(values: Tensor) -> list[Any]:
-    """Nested lists of numbers; a list of lists for ``[H, G]``."""
+    """Nested lists of rounded numbers."""
     if values.ndim > 1:
         return [_numbers(row) for row in values]
     return [_short(value) for value in values.tolist()]
 
 
 def _short(value: float) -> float | None:
-    """With as many digits as anybody reads; None, as JSON has it, where there is no number."""
+    """Rounded to `DIGITS` digits; None if not finite, for JSON."""
     return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None

@@ -1,8 +1,8 @@
-"""What is the matter with a model's attention, and what to do about it: named thresholds, and words.
+"""Diagnosis of a model's attention: findings by named thresholds, and advice.
 
-Scores should have about unit variance, as the transform assumes; total attention should be near
-scale-invariant, which is a slope of 0 (see `invariance`); and inside far ranges attention should fall on
-few tokens.
+Scores should have about unit variance, as the transform assumes; attention should be nearly
+scale-invariant, which is a slope of 0 (see `invariance`); and inside distant ranges attention should
+fall on few tokens.
 """
 
 import math
@@ -19,22 +19,22 @@ from .invariance import LOCAL, mass_slope
 # Standard deviations of scores that count as one: variances from about a half to two.
 NARROW, WIDE = 0.7, 1.4
 
-# Slopes up to this, to both sides, count as scale-invariant: a decade then differs from the next by less
-# than a factor of 1.8.
+# Slopes up to this, in either direction, count as scale-invariant: successive decades then differ by
+# less than a factor of 1.8.
 SLOPE = 0.25
 
-# Means of scores up to this, to both sides, count as zero. A softmax alone does not mind them, but the
-# transform's gain multiplies them, and grows with distance.
+# Mean scores up to this, in either direction, count as zero. Softmax alone is invariant to the mean, but
+# the transform's gain multiplies it, and grows with distance.
 OFF_CENTRE = 0.5
 
-# Attention spread over more than this share of a range's tokens is not sparse: Gaussian scores of unit
-# variance under plain softmax come to 0.61.
+# Attention spread over more than this share of a range's tokens is not sparse: under plain softmax,
+# Gaussian scores of unit variance give 0.61.
 SPREAD_OUT = 1 / 3
 
-# Of fewer tokens attention falls on a large part even where the transform does just what it should.
+# In smaller ranges, attention falls on a large share of tokens even if the transform works as intended.
 FEWEST = 30
 
-# What the findings are called, and what each of them means.
+# Names of the findings; `_advice` explains each.
 NARROW_SCORES = "narrow scores"
 WIDE_SCORES = "wide scores"
 OFF_CENTRE_SCORES = "off-centre scores"
@@ -45,9 +45,9 @@ SPREADS_OUT = "spreads out"
 
 @dataclass(frozen=True)
 class RangeDiagnosis:
-    """A range of distance: its share of attention, and over how many of its tokens that is spread.
+    """A range of distance: its share of attention, and the number of tokens that receive it.
 
-    `tokens` is the exponential of the mean entropy; `part` is that over the tokens that are seen. Both
+    `tokens` is the exponential of the mean entropy; `part` is its fraction of the visible tokens. Both
     are None in a range that no query sees, such as one beyond the window of a layer.
     """
 
@@ -60,19 +60,19 @@ class RangeDiagnosis:
 
 @dataclass(frozen=True)
 class LayerDiagnosis:
-    """One layer: over all its heads, and for those that are farthest out.
+    """Diagnosis of one layer: over all its heads, and of its most extreme heads.
 
-    Slopes are None where there are no two ranges with mass beyond the local one, because the context is
-    too short or a window hides them.
+    Slopes are None if fewer than two ranges beyond the local one have mass, because the context is too
+    short or a window hides them.
     """
 
     layer: int
     score_mean: float
     score_spread: float  # of all heads together
     score_spreads: tuple[float, float]  # of the narrowest and the widest head
-    kurtosis: float | None  # None where the scores of a head do not vary
+    kurtosis: float | None  # None if the scores of a head do not vary
     slope: float | None
-    slopes: tuple[float, float] | None  # least and greatest, of the heads that have one
+    slopes: tuple[float, float] | None  # smallest and greatest, of the heads that have one
     recent_share: float
     ranges: tuple[RangeDiagnosis, ...]
     findings: tuple[str, ...]
@@ -80,9 +80,9 @@ class LayerDiagnosis:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Of all layers at one length, with advice for each finding that some layer has.
+    """Diagnosis of all layers at one length, with advice for each finding.
 
-    `slope` is that of all layers and heads together.
+    `slope` is over all layers and heads together.
     """
 
     length: int
@@ -94,10 +94,10 @@ class Diagnosis:
 def diagnose(
     measured: LengthAttention, *, scale_invariant: bool, qk_norm: bool, transformers: bool = False
 ) -> Diagnosis:
-    """Hold what was measured at one length to the thresholds above.
+    """Compare measurements at one length with the thresholds above.
 
-    What is to be done depends on the model: whether it has the transform, whether it normalises queries
-    and keys, and whether it is one of transformers, which is converted and calibrated.
+    The advice depends on the model: whether it uses the transform, whether it normalises queries and
+    keys, and whether it is a transformers model, which can be converted and calibrated.
     """
     layers = tuple(_layer(measured, layer) for layer in measured.layers)
     found = {finding for layer in layers for finding in layer.findings}
@@ -116,7 +116,7 @@ def _layer(measured: LengthAttention, layer: LayerAttention) -> LayerDiagnosis:
     share = layer.share.mean(0)
     slopes = mass_slope(measured.edges, share)
     slope = mass_slope(measured.edges, share.mean(0))
-    # The variance of all heads' scores together.
+    # Variance of the scores of all heads together.
     variance = scores.variance.mean() + scores.mean.var(unbiased=False)
     spreads = scores.variance.sqrt()
     ranges = tuple(
@@ -167,76 +167,76 @@ def _is_spread_out(found: RangeDiagnosis) -> bool:
 
 
 def _advice(scale_invariant: bool, qk_norm: bool, transformers: bool) -> Iterator[tuple[str, ...]]:
-    """A finding, what it means, and what to do about it."""
+    """Each finding, its meaning, and a remedy."""
     transform = (
-        "convert it to a scale-invariant scheme (huggingface.convert) and train it on"
+        "convert it to a scale-invariant scheme (huggingface.convert) and fine-tune it"
         if transformers
         else "train with a scale-invariant scheme (sia train --scheme scale-invariant-p-rope)"
     )
     if transformers:
         unit = (
-            "Calibrate it: huggingface.measure_scores(model, batches) has mean and spread of every "
-            "head's scores, and with huggingface.convert(model, calibration=...) they are 0 and 1 when "
-            "the transform sees them. Measure it without a calibration: a new one takes the place of "
+            "Calibrate it: huggingface.measure_scores(model, batches) measures mean and spread per "
+            "head, and huggingface.convert(model, calibration=...) normalises scores to mean 0 and "
+            "spread 1 before the transform. Measure the model without a calibration: a new one replaces "
             "the old one."
         )
     elif qk_norm:
         unit = (
-            "Queries and keys are normalised already, so it is what the heads have learned; it matters "
-            "only where the slope is far from 0 too."
+            "Queries and keys are already normalised, so this is what the heads have learned; it "
+            "matters only if the slope is also far from 0."
         )
     else:
         unit = "Normalise queries and keys per head: train with qk_norm=True."
-    then = "far ranges get" if scale_invariant else "if it were added, far ranges would get"
+    then = "far ranges get" if scale_invariant else "with the transform, far ranges would get"
     yield (
         NARROW_SCORES,
-        f"The transform takes scores to have a spread of 1, and it is below {NARROW}: {then} too little "
-        f"attention.",
+        f"The transform assumes scores with a spread of 1, and this one is below {NARROW}: {then} too "
+        f"little attention.",
         unit,
     )
     yield (
         WIDE_SCORES,
-        f"The transform takes scores to have a spread of 1, and it is above {WIDE}: {then} too much "
-        f"attention.",
+        f"The transform assumes scores with a spread of 1, and this one is above {WIDE}: {then} too "
+        f"much attention.",
         unit,
     )
     yield (
         OFF_CENTRE_SCORES,
-        f"The transform takes scores to have mean 0, and it is off by more than {OFF_CENTRE}. Its gain "
-        f"multiplies the mean, so with a negative one {then} less attention, with a positive one more.",
+        f"The transform assumes scores with mean 0, and this one is off by more than {OFF_CENTRE}. Its "
+        f"gain multiplies the mean: if it is negative, {then} less attention, if it is positive, more.",
         unit,
     )
     yield (
         DRIFTS_FAR,
         f"Each decade of distance gets more attention than the one before (slope above {SLOPE}; the "
-        f"same weight at every distance has 1): the local context drowns as the context grows.",
-        "With the transform that comes from scores wider than 1 or of positive mean, or from a tau "
-        "beyond the distances that matter: lower tau."
+        f"same weight at every distance has slope 1): the local context is lost as the context grows.",
+        "With the transform, the cause is scores wider than 1 or of positive mean, or a tau beyond the "
+        "relevant distances: lower tau."
         if scale_invariant
-        else f"To mend it, {transform}.",
+        else f"To fix this, {transform}.",
     )
     yield (
         STAYS_NEAR,
-        f"Each decade of distance gets less attention than the one before (slope below {-SLOPE}): what "
-        f"stands far back is hardly read.",
-        "With the transform that comes from scores narrower than 1 or of negative mean: heads that have "
-        "learned to look near. It is harmless where the far text has nothing to add; where it has, "
-        "train at a longer length, or on text that needs it."
+        f"Each decade of distance gets less attention than the one before (slope below {-SLOPE}): "
+        f"distant text is hardly read.",
+        "With the transform, the cause is scores narrower than 1 or of negative mean: the heads have "
+        "learned to attend to nearby tokens. This is harmless if distant text has nothing to add; "
+        "otherwise train at a longer length, or on text with long-range dependencies."
         if scale_invariant
-        else f"Biases such as ALiBi's do that by design; to read far, {transform}.",
+        else f"Biases such as ALiBi's do this by design; to read distant text, {transform}.",
     )
     yield (
         SPREADS_OUT,
         f"Inside a range beyond {LOCAL} tokens attention falls on more than {SPREAD_OUT:.0%} of the "
-        f"tokens: an average of them rather than a choice.",
-        "With the transform that comes from scores narrower than 1."
+        f"tokens: it averages them rather than selecting a few.",
+        "With the transform, the cause is scores narrower than 1."
         if scale_invariant
-        else f"To sharpen it with distance, {transform}; LogN sharpens it with the context length.",
+        else f"To sharpen attention by distance, {transform}; LogN sharpens it by context length.",
     )
 
 
 def _sparsity(entropy: float, keys: float) -> tuple[float, float] | tuple[None, None]:
-    """On how many tokens attention falls, and on what part of them; NaN is for ranges nobody sees."""
+    """Number of tokens that attention falls on, and their fraction; None if no query sees the range."""
     if math.isnan(entropy):
         return None, None
     tokens = math.exp(entropy)

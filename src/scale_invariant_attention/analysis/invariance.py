@@ -1,10 +1,10 @@
-"""How far total attention is from scale-invariant, as one number: the slope of mass against distance.
+"""Deviation from scale invariance as one number: the slope of mass against distance.
 
 Attention is scale-invariant if every range of distance `[a, b)` gets mass in proportion to log(b / a),
-as weights that fall like 1/t do. So mass over log(b / a), against distance, both as logarithms, has
+as weights that fall like 1/t do. So mass over log(b / a) against distance, on logarithmic axes, has
 
     slope 0                    scale-invariant
-    slope 1                    the same weight at every distance: the far context takes all
+    slope 1                    the same weight at every distance: distant text dominates
     slope v - 1 + mu / a_t     the transform on Gaussian scores of variance v and mean mu, beyond tau
 """
 
@@ -15,17 +15,18 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-# Nearer distances are left out: there the transform leaves attention alone.
+# Nearer distances are excluded: there the transform hardly changes attention.
 LOCAL = 10
 
-# A last range that the context cuts short counts if it reaches at least so many times its start.
+# If the context truncates the last range, it counts only if it ends at this multiple of its start or
+# later.
 NARROWEST = 2.0
 
 
 def mass_slope(edges: Sequence[int], mass: Tensor, *, local: int = LOCAL) -> Tensor:
-    """The slope by least squares of mass ``[..., G]`` in the ranges between `edges`, ``[...]``.
+    """Least-squares slope ``[...]`` of mass ``[..., G]`` in the ranges between `edges`.
 
-    Mass may be unnormalised. NaN where fewer than two ranges lie beyond `local`, or one has no mass.
+    Mass may be unnormalised. NaN if fewer than two ranges are beyond `local`, or one has no mass.
 
     >>> edges = (0, 10, 100, 1000)
     >>> mass_slope(edges, torch.tensor([10.0, 90.0, 900.0])).round(decimals=4)
@@ -42,7 +43,7 @@ def mass_slope(edges: Sequence[int], mass: Tensor, *, local: int = LOCAL) -> Ten
         [math.log(stop / start) for _, start, stop in ranges], dtype=torch.float64
     )
     sizes = torch.tensor([stop - start for _, start, stop in ranges], dtype=torch.float64)
-    # The logarithmic mean of a range's ends: there a weight that is the same everywhere has slope 1.
+    # The logarithmic mean of a range's ends, for which a constant weight has slope 1.
     x = (sizes / widths).log()
     chosen = mass[..., [place for place, _, _ in ranges]].double().cpu()
     y = (chosen / widths).log()

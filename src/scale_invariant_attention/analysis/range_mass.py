@@ -1,8 +1,8 @@
-"""The mass of every range of distance for every query, by the op: as fast as attention itself.
+"""Mass by range of distance for every query, computed by the op: as fast as attention itself.
 
-A range's log mass is the log-sum-exp of a call that sees nothing outside of the range: its window ends
-where the range ends, and a bias of -inf hides what lies nearer than its start. Sinks have no tables of
-their own in the op, so that they are keys of a second call.
+A range's log mass is the log-sum-exp of a call that sees only the range: its window ends with the range,
+and a bias of -inf hides nearer keys. The op applies no tables to sinks, so these are the keys of a
+second call.
 
 Shapes: B batch, H heads, L queries, N keys, G ranges.
 """
@@ -25,8 +25,8 @@ VALUES = 16
 def range_log_mass(scores: LayerScores, edges: Sequence[int], *, backend: str = "auto") -> Tensor:
     """``log_mass`` of `range_profile` for all queries, ``[B, H, L, G]``, as precise as the op.
 
-    float32, or float64 for float64 inputs; -inf where a query sees no key of a range. Memory is linear
-    in the length. Keys at ``edges[-1]`` and beyond count as hidden.
+    float32, or float64 for float64 inputs; -inf if a query sees no key of a range. Memory is linear in
+    the length. Keys at ``edges[-1]`` and beyond count as hidden.
 
     >>> query = torch.zeros(1, 1, 100, 8)
     >>> log_mass = range_log_mass(LayerScores(0, query, query), (0, 10, 100))
@@ -44,7 +44,7 @@ def range_log_mass(scores: LayerScores, edges: Sequence[int], *, backend: str = 
 
 
 def _mass(scores: LayerScores, start: int, stop: int, backend: str) -> Tensor:
-    """The log mass of one range, ``[B, H, L]``."""
+    """Log mass of one range, ``[B, H, L]``."""
     window = min(stop, scores.visibility.get("window") or stop)
     affine = scores.affine or DistanceAffine.identity(stop, device=scores.query.device)
     bias = affine.bias.clone()
@@ -52,7 +52,7 @@ def _mass(scores: LayerScores, start: int, stop: int, backend: str) -> Tensor:
     _, log_mass = distance_affine_attention(
         scores.query,
         scores.key,
-        # Values are not asked for, and the op multiplies by them: as few as GPUs take.
+        # The values do not matter, so they are as narrow as GPUs allow.
         scores.key[..., :VALUES],
         DistanceAffine(affine.gain, bias),
         scale=scores.scale,
@@ -65,7 +65,7 @@ def _mass(scores: LayerScores, start: int, stop: int, backend: str) -> Tensor:
 
 
 def _without_query_scale(scores: LayerScores) -> LayerScores:
-    """The same with the factor in the queries, in the precision that logits are computed in."""
+    """Multiply the queries by their factor, in the precision of the logits."""
     if scores.query_scale is None:
         return scores
     dtype = compute_dtype(scores.query.dtype)
@@ -74,7 +74,7 @@ def _without_query_scale(scores: LayerScores) -> LayerScores:
 
 
 def _without_sinks(scores: LayerScores) -> Iterator[LayerScores]:
-    """The keys with tables, and those that are sinks: they have none, and no window hides them."""
+    """Split into ordinary keys and sinks, which have no tables and which no window hides."""
     sinks = scores.visibility.get("sinks", 0)
     if sinks == 0:
         yield scores

@@ -1,4 +1,4 @@
-"""Attention by ranges of distance: how much of it each range gets, and how it is spread inside.
+"""Attention by range of distance: the mass of each range and the entropy inside it.
 
     Z = sum of e^L,  N = sum of L e^L  over a range's visible keys;   mass Z,   entropy H = log Z - N / Z
 
@@ -21,41 +21,40 @@ from .scores import LayerScores, Tile
 class RangeProfile:
     """Attention of some queries by ranges ``[edges[g], edges[g + 1])`` of distance, float64.
 
-    Entropies are in nats, of the weights renormalised inside the range; that of a range in which a
-    query sees no key is 0.
+    Entropies are in nats, of the weights renormalised inside the range; 0 if a query sees no key of a
+    range.
     """
 
     edges: tuple[int, ...]
-    log_mass: Tensor  # [B, H, R, G], -inf where no key is seen
+    log_mass: Tensor  # [B, H, R, G], -inf if no key is visible
     entropy: Tensor  # [B, H, R, G]
-    keys: Tensor  # [B, R, G], how many are seen
+    keys: Tensor  # [B, R, G], number of visible keys
 
     @property
     def share(self) -> Tensor:
-        """The part of all attention that falls on each range; NaN for a query that sees nothing."""
+        """Fraction of all attention on each range; NaN for a query that sees no key."""
         return (self.log_mass - self.log_mass.logsumexp(-1, keepdim=True)).exp()
 
     @property
     def global_entropy(self) -> Tensor:
-        """That of all attention, ``[B, H, R]``."""
+        """Entropy of all attention, ``[B, H, R]``."""
         return self.merged((0, self.edges[-1])).entropy.squeeze(-1)
 
     def recent_share(self, recent: int) -> Tensor:
-        """The part of all attention on the nearest `recent` tokens, ``[B, H, R]``."""
+        """Fraction of all attention on the nearest `recent` tokens, ``[B, H, R]``."""
         if recent >= self.edges[-1]:
             return self.share.sum(-1)
         return self.merged((0, recent, self.edges[-1])).share[..., 0]
 
     def merged(self, edges: Sequence[int]) -> "RangeProfile":
-        """The same with fewer edges.
+        """The same profile with fewer edges.
 
-        With `p` the part of a range that falls on each of the smaller ones, its entropy is
-        ``sum p (H - log p)``.
+        With `p` the fraction of a range on each of its parts, its entropy is ``sum p (H - log p)``.
         """
         wanted = checked_edges(edges)
         if wanted[-1] != self.edges[-1] or not set(wanted) <= set(self.edges):
             raise ValueError(
-                f"edges must be some of {list(self.edges)}, the last among them, got {list(edges)}"
+                f"edges must be some of {list(self.edges)}, including the last, got {list(edges)}"
             )
         masses, entropies, keys = [], [], []
         for start, stop in pairwise(wanted):
@@ -74,10 +73,10 @@ class RangeProfile:
 def range_profile(
     scores: LayerScores, edges: Sequence[int], rows: Tensor | None = None
 ) -> RangeProfile:
-    """The attention of some queries, by index, over all their keys; None is every query.
+    """Profile of the queries at indices `rows`, over all their keys; None is every query.
 
-    Exact for these queries, in tiles: memory does not grow with the number of keys or queries, but for
-    what is returned. Keys at ``edges[-1]`` and beyond count as hidden.
+    Exact for these queries. Computed in tiles: apart from the result, memory does not grow with the
+    number of keys or queries. Keys at ``edges[-1]`` and beyond count as hidden.
 
     >>> query = torch.zeros(1, 1, 100, 8)
     >>> profile = range_profile(LayerScores(0, query, query), (0, 10, 100), torch.tensor([99]))
@@ -108,7 +107,7 @@ def range_profile(
 
 
 def _ranges_in(tile: Tile, edges: tuple[int, ...]) -> Iterator[tuple[int, Tensor]]:
-    """The ranges that a tile has visible pairs in, and which pairs those are."""
+    """The ranges in which a tile has visible pairs, and which pairs those are."""
     seen = tile.distance[tile.visible]
     nearest, farthest = int(seen.min()), int(seen.max())
     for place, (start, stop) in enumerate(pairwise(edges)):

@@ -1,4 +1,4 @@
-"""Ranges of distance: those that grow by a factor, decades among them."""
+"""Ranges of distance that grow by a factor, such as decades."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -9,9 +9,9 @@ DECADE = 10.0
 
 
 def range_edges(length: int, ratio: float = DECADE) -> tuple[int, ...]:
-    """The edges of ranges up to `length`: from 0 to `ratio`, then each `ratio` times as far.
+    """Edges of ranges up to `length`: 0, `ratio`, and then each `ratio` times the one before.
 
-    The last range ends at `length`, whole or not.
+    The last range ends at `length`, even if that truncates it.
 
     >>> range_edges(4096), range_edges(20, ratio=2)
     ((0, 10, 100, 1000, 4096), (0, 2, 4, 8, 16, 20))
@@ -27,7 +27,7 @@ def range_edges(length: int, ratio: float = DECADE) -> tuple[int, ...]:
 
 
 def checked_edges(edges: Sequence[int]) -> tuple[int, ...]:
-    """Edges of one's own, which must rise from 0 on.
+    """Check that edges rise, starting at 0.
 
     >>> checked_edges([0, 10, 50])
     (0, 10, 50)
@@ -36,13 +36,13 @@ def checked_edges(edges: Sequence[int]) -> tuple[int, ...]:
     rising = len(whole) > 1 and all(low < high for low, high in pairwise(whole))
     if not rising or whole[0] != 0:
         raise ValueError(
-            f"edges must be two or more rising distances, the first of them 0, got {list(edges)}"
+            f"edges must be two or more increasing distances that start at 0, got {list(edges)}"
         )
     return whole
 
 
 def range_name(start: int, stop: int) -> str:
-    """A range as tables call it, by its first and last distance.
+    """Label of a range in tables: its first and last distance.
 
     >>> range_name(10, 100), range_name(0, 1)
     ('10-99', '0')

@@ -1,4 +1,4 @@
-"""How near a layer's scores are to independent N(0, 1): what the transform takes them to be."""
+"""Score statistics of a layer: the transform assumes independent N(0, 1)."""
 
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -9,45 +9,46 @@ from torch import Tensor
 from .moments import Moments
 from .scores import LayerScores, Tile
 
-# A first token often takes what attention a head has no use for; its scores are like no others.
+# The first token is often an attention sink, with scores unlike any others.
 FIRST_KEYS = 1
 
-# A histogram to both sides of the mean: quantiles are right to a 256th of the spread.
+# A histogram around the mean: quantiles are accurate to 1/256 of the spread.
 BINS = 8192
 REACH = 16.0
-# Evenly spaced on the axis of a normal quantile plot, three standard deviations to both sides.
+# Evenly spaced on the axis of a normal quantile plot, up to three standard deviations in both
+# directions.
 NORMAL_QUANTILES = tuple(place / 8 for place in range(-24, 25))
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreStatistics:
-    """Of each head's scores: moments ``[H]``, and quantiles ``[H, Q]`` beside those of N(0, 1)."""
+    """Moments ``[H]`` and quantiles ``[H, Q]`` of each head's scores, with the quantiles of N(0, 1)."""
 
     mean: Tensor
     variance: Tensor
     skewness: Tensor
-    kurtosis: Tensor  # in excess of a Gaussian's
+    kurtosis: Tensor  # excess kurtosis
     quantiles: Tensor
     normal_quantiles: tuple[float, ...]
-    pairs: int  # how many of query and key, for each head
+    pairs: int  # query-key pairs per head
 
 
 class ScoreGathering:
-    """Statistics of the scores of one layer over several texts, which are added one after the other.
+    """Accumulates statistics of one layer's scores over several texts.
 
     Args:
-        first_keys: keys at positions below it are left out.
+        first_keys: keys at positions below this are excluded.
     """
 
     def __init__(self, first_keys: int = FIRST_KEYS) -> None:
         self.first_keys = first_keys
         self.moments = Moments()
-        # Bins go from `_low` on; those of the first tile are good for all, and clamp what lies beyond.
+        # Bins start at `_low`. The first tile sets them for all tiles; values outside are clamped.
         self._low = self._width = torch.zeros(0, dtype=torch.float64)
         self._counts = torch.zeros(0, BINS, dtype=torch.float64)
 
     def add(self, scores: LayerScores, rows: Tensor | None = None) -> None:
-        """Queries by index, such as `spread_rows`, with all their visible keys; None is every query."""
+        """Add the queries at indices `rows`, with all their visible keys; None is every query."""
         for tile in scores.tiles(rows):
             values = _counted_scores(tile, self.first_keys)
             if values.shape[1]:
@@ -65,7 +66,7 @@ class ScoreGathering:
 
     @property
     def statistics(self) -> ScoreStatistics:
-        """Of all that was added."""
+        """Statistics of everything added so far."""
         moments = self.moments
         return ScoreStatistics(
             moments.mean,
@@ -78,7 +79,7 @@ class ScoreGathering:
         )
 
     def _quantiles(self) -> Tensor:
-        """Those of the histogram, straight inside a bin."""
+        """Quantiles of the histogram, interpolated linearly inside bins."""
         levels = [NormalDist().cdf(place) for place in NORMAL_QUANTILES]
         shares = self._counts / self._counts.sum(1, keepdim=True)
         below = shares.cumsum(1)
@@ -95,9 +96,9 @@ def score_statistics(
     """Moments and quantiles of each head's scores, over the visible keys of some queries.
 
     Args:
-        scores: the layer; `scores.before_rotary` is the same one unrotated.
+        scores: the layer; `scores.before_rotary` is the same layer without rotation.
         rows: queries by index, such as `spread_rows`; None is every query.
-        first_keys: keys at positions below it are left out.
+        first_keys: keys at positions below this are excluded.
 
     >>> query, key = torch.nn.functional.rms_norm(torch.randn(2, 1, 2, 300, 64), [64]).unbind()
     >>> statistics = score_statistics(LayerScores(0, query, key))
@@ -110,7 +111,7 @@ def score_statistics(
 
 
 def _counted_scores(tile: Tile, first_keys: int) -> Tensor:
-    """The scores of visible pairs, the first keys left out, ``[H, pairs]`` in float64."""
+    """Scores of visible pairs, without the first keys, ``[H, pairs]`` in float64."""
     counted = tile.visible & (tile.key_positions >= first_keys).unsqueeze(-2)
     counted = counted.expand(tile.scores.shape[0], -1, -1)
     return tile.scores.transpose(0, 1)[:, counted].double()

@@ -1,4 +1,4 @@
-"""One layer's scores and logits, whatever model they come from, read in tiles of bounded size.
+"""Scores and logits of one layer of any model, in tiles of bounded size.
 
     score(i, j) = scale * q_i . k_j
     logit(i, j) = gain(t) * query_scale(i) * score(i, j) + bias(t)
@@ -17,17 +17,17 @@ from ..attention import DistanceAffine, Visibility
 from ..attention.contract import AttentionCall, checked_call
 from ..attention.numerics import compute_dtype
 
-# Pairs of query and key in a tile, over all heads: eight megabytes in float64.
+# Query-key pairs per tile, over all heads: eight megabytes in float64.
 TILE_PAIRS = 2**20
 TILE_ROWS = 64
 
 
 @dataclass(frozen=True, eq=False)
 class LayerScores:
-    """What one layer's attention is computed from: all that statistics need to know of a model.
+    """Inputs of one layer's attention: everything that statistics need from a model.
 
     Args:
-        layer: its number, from 0.
+        layer: its index, from 0.
         query: ``[B, H, L, D]``, rotated, without the factor `query_scale`.
         key: ``[B, Hk, N, D]``, rotated; H is a multiple of Hk.
         affine: gain and bias by distance; None is gain 1 and bias 0.
@@ -35,8 +35,8 @@ class LayerScores:
         visibility: the arguments of the op that say what a query sees: positions, mask, documents,
             window, sinks and is_causal.
         query_scale: a factor of the logits, broadcast to ``[B, H, L]``; None is 1.
-        unrotated: query and key before rotary; None where nothing rotates.
-        rotary_known: False where it is not known what query and key were before rotary.
+        unrotated: query and key before rotary; None if nothing rotates.
+        rotary_known: False if query and key before rotary are unknown.
 
     >>> query, key = torch.randn(2, 1, 4, 100, 32).unbind()
     >>> scores = LayerScores(0, query, key)
@@ -59,16 +59,16 @@ class LayerScores:
 
     @property
     def heads(self) -> int:
-        """How many heads have queries."""
+        """Number of query heads."""
         return self.query.shape[1]
 
     @property
     def before_rotary(self) -> "LayerScores":
-        """The same layer as if nothing rotated."""
+        """The same layer without rotation."""
         if not self.rotary_known:
             raise NotImplementedError(
-                f"queries and keys of layer {self.layer} are not known before rotary (rotary_known is "
-                f"False): only statistics after it can be had of this model"
+                f"queries and keys of layer {self.layer} before rotary are unknown (rotary_known is "
+                f"False): only statistics after rotary are available for this model"
             )
         if self.unrotated is None:
             return self
@@ -76,8 +76,7 @@ class LayerScores:
         return replace(self, query=query, key=key, unrotated=None)
 
     def tiles(self, rows: Tensor | None = None) -> "Iterator[Tile]":
-        """Some queries, by index, with all their keys; None is every query. Tiles without a visible
-        pair are left out."""
+        """Tiles of the queries at `rows` (None: all) with their keys, if any pair in them is visible."""
         call = self._call()
         visibility = call.visibility_with_positions()
         rows = torch.arange(self.query.shape[2]) if rows is None else rows
@@ -119,20 +118,20 @@ class LayerScores:
 
 @dataclass(frozen=True, eq=False)
 class Tile:
-    """Some queries and some keys: scores and logits ``[B, H, R, K]``, visibility ``[1 or B, R, K]``."""
+    """Scores and logits ``[B, H, R, K]`` and visibility ``[1 or B, R, K]`` of some queries and keys."""
 
-    queries: slice  # which of the rows that were asked for
+    queries: slice  # indices into the requested rows
     scores: Tensor
-    logits: Tensor  # -inf where the key is hidden
+    logits: Tensor  # -inf for hidden keys
     distance: Tensor
     visible: Tensor
     key_positions: Tensor  # [1 or B, K]
 
 
 class ScoreSource(Protocol):
-    """A model as statistics see it: it reads tokens ``[B, L]`` and shows every layer's scores.
+    """A model that reads tokens ``[B, L]`` and calls `visit` with every layer's scores.
 
-    `visit` is called with each layer while the model reads, so that never more than one is held.
+    `visit` is called during the forward pass, so only one layer is in memory at a time.
     """
 
     def __call__(self, tokens: Tensor, visit: Callable[[LayerScores], object]) -> None:
@@ -141,7 +140,7 @@ class ScoreSource(Protocol):
 
 
 def last_rows(length: int, count: int) -> Tensor:
-    """The last `count` queries of `length`, or all of fewer.
+    """Indices of the last `count` of `length` queries, or of all if fewer.
 
     >>> last_rows(10, 3)
     tensor([7, 8, 9])
@@ -150,7 +149,7 @@ def last_rows(length: int, count: int) -> Tensor:
 
 
 def spread_rows(length: int, count: int) -> Tensor:
-    """`count` queries of `length`, evenly spaced up to the last one, or all of fewer.
+    """Indices of `count` evenly spaced queries up to the last of `length`, or of all if fewer.
 
     >>> spread_rows(100, 4)
     tensor([24, 49, 74, 99])
@@ -193,5 +192,5 @@ def _tile(
 
 def _at(table: Tensor, distance: Tensor) -> Tensor:
     """``[1 or H, length]`` at distances ``[1 or B, R, K]``: ``[1 or B, 1 or H, R, K]``."""
-    # Pairs beyond the table are hidden ones: the contract has checked it.
+    # Pairs beyond the table are hidden, as checked by the contract.
     return table[:, distance.clamp_max(table.shape[1] - 1)].transpose(0, 1)

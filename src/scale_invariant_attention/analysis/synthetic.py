@@ -1,4 +1,4 @@
-"""What independent N(0, 1) scores give: the counterpart in theory of what models are measured for."""
+"""Theoretical counterpart of the measurements: attention with independent N(0, 1) scores."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,9 +26,9 @@ SCHEDULES: Mapping[str, Callable[[int], LogitSchedule]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class GaussianAttention:
-    """Of a schedule in a context of `length` tokens: entropies in nats, and the share of the nearest.
+    """Entropies in nats, and the share of the nearest tokens, in a context of `length` tokens.
 
-    `range_entropy` has an entry for each range that lies inside the context.
+    `range_entropy` has an entry for each range inside the context.
     """
 
     schedule: str
