@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+from typer import Option
 from typer.core import TyperCommand
 
 from ..lab.experiments.catalogue import EXPERIMENTS, Experiment
@@ -16,8 +17,6 @@ from .errors import INTERRUPTED, plain_errors
 from .terminal import Page
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from ..lab.experiments.trials import Trial
     from ..lab.records import Record
 
@@ -63,64 +62,53 @@ def _add_command(experiment: Experiment) -> None:
 
 def _parameters(experiment: Experiment) -> list[Parameter]:
     """The parameters of a command, as typer reads them from a function."""
-    options: dict[str, tuple[Any, Any, Any]] = {}
-    if experiment.scales:
-        help_text = "On CPUs, or the paper's own on GPUs."
-        if len(experiment.scales) == 1:
-            help_text = "In miniature, on CPUs."
-        metavar = "|".join(experiment.scales)
-        options["scale"] = (str, "mini", typer.Option(metavar=metavar, help=help_text))
-    metavar = "NAME,NAME" if experiment.compares == "schemes" else "X,X,..."
-    default = f"Default: {experiment.default}."
-    options[experiment.compares] = (
-        str | None,
-        None,
-        typer.Option(metavar=metavar, help=default),
-    )
-    options["seeds"] = (
-        int,
-        experiment.seeds,
-        typer.Option(min=1, help="Number of seeds, from 0 on."),
-    )
-    if experiment.size is not None:
-        options["lengths"] = (
+    scales, compared = "|".join(experiment.scales), f"Default: {experiment.default}."
+    options: dict[str, tuple[Any, Any]] = {
+        "scale": (str, Option(metavar=scales, help="mini runs on CPUs, paper on GPUs.")),
+        "schemes": (str | None, Option(metavar="NAME,NAME", help=compared)),
+        "values": (str | None, Option(metavar="X,X,...", help=compared)),
+        "seeds": (int, Option(min=1, help="Number of seeds, counted from 0.")),
+        "lengths": (
             str | None,
-            None,
-            typer.Option(
-                metavar="N,N,...", help="Context lengths to evaluate; default: the scale's."
+            Option(metavar="N,N,...", help="Context lengths to evaluate; default: the scale's."),
+        ),
+        **{
+            name: (int | None, Option(min=1, help=f"{size} each length; default: the scale's."))
+            for name, size in SIZES.items()
+        },
+        "before": (
+            str | None,
+            Option(
+                metavar="'FIELD=VALUE ...'",
+                help="Fields of the trainings that fine-tuning starts from; default: as in table1.",
             ),
-        )
-        options[experiment.size] = (
+        ),
+        "workers": (
             int | None,
-            None,
-            typer.Option(
-                min=1, help=f"{SIZES[experiment.size]} each length; default: the scale's."
-            ),
-        )
-    if experiment.starts_from_training:
-        help_text = (
-            "Fields of the trainings that fine-tuning starts from; default: those of table1."
-        )
-        options["before"] = (
+            Option(min=1, help="Small trainings at a time, one core each; default: one per core."),
+        ),
+        "device": (
             str | None,
-            None,
-            typer.Option(metavar="'FIELD=VALUE ...'", help=help_text),
-        )
-    if not experiment.in_one_process:
-        help_text = "Small trainings at a time, each on one core; default: one per core."
-        options["workers"] = (int | None, None, typer.Option(min=1, help=help_text))
-        help_text = "Device for the paper's scale; default: a GPU if there is one."
-        options["device"] = (str | None, None, typer.Option(help=help_text))
-    help_text = "Folder for the trainings; default: runs/SCALE."
-    options["runs"] = (Path | None, None, typer.Option(help=help_text))
-    help_text = "Folder for the records, one JSON file each; default: results/SCALE."
-    options["results"] = (Path | None, None, typer.Option(help=help_text))
-    help_text = "Print every configuration and exit."
-    options["print_config"] = (bool, False, typer.Option("--print-config", help=help_text))
+            Option(help="For the paper's scale; default: a GPU if there is one."),
+        ),
+        "runs": (Path | None, Option(help="Folder for the trainings; default: runs/SCALE.")),
+        "results": (
+            Path | None,
+            Option(help="Folder for the records, one JSON file each; default: results/SCALE."),
+        ),
+        "print_config": (
+            bool,
+            Option("--print-config", help="Print every configuration and exit."),
+        ),
+    }
+    defaults = {"scale": "mini", "seeds": experiment.seeds, "print_config": False}
     context = Parameter("context", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
     return [context] + [
-        Parameter(name, Parameter.KEYWORD_ONLY, default=value, annotation=Annotated[kind, option])
-        for name, (kind, value, option) in options.items()
+        Parameter(
+            name, Parameter.KEYWORD_ONLY, default=defaults.get(name), annotation=Annotated[option]
+        )
+        for name, option in options.items()
+        if name in experiment.options
     ]
 
 
@@ -158,12 +146,10 @@ def _trials(
     """The trials that a command asks for."""
     from ..training.config import parse_fields
 
-    compared: tuple[Any, ...] = ()
-    text = given[experiment.compares]
-    if experiment.compares == "values" and text:
-        compared = _numbers("--values", text, float)
-    elif experiment.compares == "schemes" and text is not None:
-        compared = _scheme_names(text)
+    text, compared = given[experiment.compares], tuple[Any, ...]()
+    if text is not None:
+        is_sweep = experiment.compares == "values"
+        compared = _numbers("--values", text, float) if is_sweep else _scheme_names(text)
     changes: dict[str, Any] = {}
     if not experiment.in_one_process:
         fields = parse_fields(words, options=[f"--{name}" for name in (*given, "help")])
@@ -172,12 +158,11 @@ def _trials(
                 raise ValueError(f"--{field} cannot be set: {option} sets it for each training")
         changes["changes"] = fields
     if experiment.size is not None:
-        lengths = given["lengths"]
-        evaluation = {
-            "lengths": None if lengths is None else _numbers("--lengths", lengths, int),
-            experiment.size: given[experiment.size],
-        }
-        changes["evaluation"] = {name: it for name, it in evaluation.items() if it is not None}
+        names = ("lengths", experiment.size)
+        sizes = {name: given[name] for name in names if given[name] is not None}
+        if "lengths" in sizes:
+            sizes["lengths"] = _numbers("--lengths", sizes["lengths"], int)
+        changes["evaluation"] = sizes
     if experiment.starts_from_training:
         before = (given["before"] or "").split()
         changes["before"] = parse_fields([f"--{field}" for field in before])
@@ -221,9 +206,10 @@ def _run(
     experiment: Experiment, trials: "Sequence[Trial[Any]]", given: Mapping[str, Any]
 ) -> "list[Record[Any]] | None":
     """Train what is not recorded yet and return all records; None on ranks other than the first."""
-    from ..lab.experiments.running import WorkerDiedError
+    from ..lab.experiments.running import WorkerDiedError, run_in_turn, run_side_by_side
     from ..training import DivergedError, StoppedError
     from ..training.ranks import FirstRankFailedError, is_first_rank
+    from .train import training_bar
 
     scale = given.get("scale", "mini")
     results = given["results"] or Path("results") / scale
@@ -235,14 +221,38 @@ def _run(
         values = ", ".join(f"{it:.4f} at {n:,}" for n, it in experiment.values(record).items())
         return f"{trial.name}: {values} ({len(records)} of {len(trials)})"
 
+    def run_small() -> None:
+        with _steps_bar(trials) as (update, say):
+
+            def done(trial: "Trial[Any]", record: "Record[Any]") -> None:
+                update({trial.name: sum(trial.training_steps.values())})
+                say(keep(trial, record))
+
+            if experiment.in_one_process:
+                run_in_turn(
+                    trials,
+                    *folders,
+                    watch=lambda trial, now: update({trial.name: now.step}),
+                    done=done,
+                )
+            else:
+                workers = given["workers"] or os.cpu_count() or 1
+                run_side_by_side(trials, *folders, workers=workers, watch=update, done=done)
+
+    def run_large() -> None:
+        with training_bar() as (show, say):
+            run_in_turn(
+                trials,
+                *folders,
+                device=given["device"],
+                watch=lambda trial, now: show(now),
+                notice=say,
+                done=lambda trial, record: say(keep(trial, record)),
+            )
+
     try:
         with plain_errors(DivergedError, WorkerDiedError):
-            if experiment.in_one_process:
-                _run_in_one_process(trials, folders, keep)
-            elif scale == "mini":
-                _run_side_by_side(trials, folders, given["workers"], keep)
-            else:
-                _run_in_turn(trials, folders, given["device"], keep)
+            (run_small if scale == "mini" else run_large)()
     except StoppedError as stopped:
         if is_first_rank():
             typer.echo(str(stopped), err=True)
@@ -259,65 +269,11 @@ def _run(
     return [records[trial.name] for trial in trials] if is_first_rank() else None
 
 
-Keep = Callable[["Trial[Any]", "Record[Any]"], str]
-
-
-def _run_side_by_side(
-    trials: "Sequence[Trial[Any]]", folders: tuple[Path, Path], workers: int | None, keep: Keep
-) -> None:
-    from ..lab.experiments.running import run_side_by_side, steps_done
-
-    with _steps_bar(trials) as (bar, update):
-        run_side_by_side(
-            trials,
-            *folders,
-            workers=workers or os.cpu_count() or 1,
-            watch=lambda steps: update(steps_done(trials, steps)),
-            done=lambda trial, record: bar.console.print(keep(trial, record)),
-        )
-
-
-def _run_in_one_process(
-    trials: "Sequence[Trial[Any]]", folders: tuple[Path, Path], keep: Keep
-) -> None:
-    from ..lab.experiments.running import run_in_turn, steps_done
-
-    steps: dict[str, int] = {}
-    with _steps_bar(trials) as (bar, update):
-
-        def watch(trial: "Trial[Any]", step: int) -> None:
-            steps[trial.name] = step
-            update(steps_done(trials, steps))
-
-        def done(trial: "Trial[Any]", record: "Record[Any]") -> None:
-            watch(trial, sum(trial.training_steps.values()))
-            bar.console.print(keep(trial, record))
-
-        run_in_turn(trials, *folders, watch=lambda trial, now: watch(trial, now.step), done=done)
-
-
-def _run_in_turn(
-    trials: "Sequence[Trial[Any]]", folders: tuple[Path, Path], device: str | None, keep: Keep
-) -> None:
-    from ..lab.experiments.running import run_in_turn
-    from .train import training_bar
-
-    with training_bar() as (watch, notice):
-        run_in_turn(
-            trials,
-            *folders,
-            device=device,
-            watch=lambda trial, now: watch(now),
-            notice=notice,
-            done=lambda trial, record: notice(keep(trial, record)),
-        )
-
-
 @contextmanager
 def _steps_bar(
     trials: "Sequence[Trial[Any]]",
-) -> "Iterator[tuple[Progress, Callable[[int], None]]]":
-    """A progress bar over all steps of all trainings."""
+) -> Iterator[tuple[Callable[[Mapping[str, int]], None], Callable[[str], None]]]:
+    """A progress bar over the steps of all trainings; each training counts once."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -327,7 +283,7 @@ def _steps_bar(
         TimeRemainingColumn,
     )
 
-    from ..lab.experiments.running import total_steps
+    from ..lab.experiments.running import steps_done, total_steps
 
     console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
     columns = (
@@ -336,9 +292,15 @@ def _steps_bar(
         TaskProgressColumn(),
         TimeRemainingColumn(),
     )
+    steps: dict[str, int] = {}
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=total_steps(trials))
-        yield bar, lambda steps: bar.update(task, completed=steps)
+
+        def update(done: Mapping[str, int]) -> None:
+            steps.update(done)
+            bar.update(task, completed=steps_done(trials, steps))
+
+        yield update, console.print
 
 
 for _experiment in EXPERIMENTS.values():
@@ -347,13 +309,11 @@ for _experiment in EXPERIMENTS.values():
 
 @app.command(name="page")
 def write_page(
-    results: Annotated[Path, typer.Option(help="Folder of the miniature's records.")] = Path(
+    results: Annotated[Path, Option(help="Folder of the miniature's records.")] = Path(
         "results/mini"
     ),
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path(
-        "REPRODUCTION.md"
-    ),
-    figures: Annotated[Path, typer.Option(help="Folder for its figures.")] = Path("docs"),
+    output: Annotated[Path, Option("--output", "-o", help="The page.")] = Path("REPRODUCTION.md"),
+    figures: Annotated[Path, Option(help="Folder for its figures.")] = Path("docs"),
 ) -> None:
     """Write REPRODUCTION.md and its figures from the records that there are."""
     with plain_errors(ImportError):

@@ -8,25 +8,6 @@ from typing import Any
 from ..evaluation import LengthLoss, PositionLoss
 from .schema import NullableFloat, omitted_if_none
 
-__all__ = [
-    "AttentionMeans",
-    "DiagnosisResults",
-    "EvaluatedData",
-    "EvaluationResults",
-    "LayerAttention",
-    "LengthAttention",
-    "LengthLoss",
-    "Mean",
-    "NeedleCell",
-    "NeedleResults",
-    "NeedleShare",
-    "NeedleTable",
-    "PositionLoss",
-    "Provenance",
-    "RecallShare",
-    "ScoreMoments",
-]
-
 
 @dataclass(frozen=True)
 class Provenance:
@@ -195,43 +176,39 @@ class EvaluatedData:
 
 
 @dataclass(frozen=True)
-class EvaluationResults:
-    """The file that `sia evaluate` writes."""
+class Results:
+    """The file that a command writes about one model."""
 
     model: str
     unfinished_at_step: int | None
     config: Mapping[str, Any]
     data: EvaluatedData
-    by_length: tuple[LengthLoss, ...]
-    by_position: tuple[PositionLoss, ...]
     provenance: Provenance
 
 
 @dataclass(frozen=True)
-class NeedleResults:
+class EvaluationResults(Results):
+    """The file that `sia evaluate` writes."""
+
+    by_length: tuple[LengthLoss, ...]
+    by_position: tuple[PositionLoss, ...]
+
+
+@dataclass(frozen=True)
+class NeedleResults(Results):
     """The file that `sia needle` writes; `format` has the fields of a ``NeedleFormat``."""
 
-    model: str
-    unfinished_at_step: int | None
-    config: Mapping[str, Any]
-    data: EvaluatedData
     format: Mapping[str, Any]
     trained_length: int | None
     lengths: tuple[NeedleShare, ...]
     cells: tuple[NeedleCell, ...]
-    provenance: Provenance
 
 
 @dataclass(frozen=True)
-class DiagnosisResults:
+class DiagnosisResults(Results):
     """The file that `sia diagnose` writes."""
 
-    model: str
-    unfinished_at_step: int | None
-    config: Mapping[str, Any]
-    data: EvaluatedData
     contexts: int
     recent: int
     diagnosis: tuple[Any, ...]
     attention: tuple[LengthAttention, ...]
-    provenance: Provenance

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar, get_type_hints, overload
 
 from ..arguments import did_you_mean
+from ..evaluation import LengthLoss, PositionLoss
 from ..files import replace_file
 from ..training import TrainingConfig
 from .experiments.evaluations import (
@@ -19,14 +20,7 @@ from .experiments.evaluations import (
     NeedleEvaluation,
     RecallEvaluation,
 )
-from .measurements import (
-    LengthAttention,
-    LengthLoss,
-    NeedleTable,
-    PositionLoss,
-    Provenance,
-    RecallShare,
-)
+from .measurements import LengthAttention, NeedleTable, Provenance, RecallShare
 from .schema import from_json, to_json, value_from_json
 
 # The measurement that a record is about, and the evaluation that made it.

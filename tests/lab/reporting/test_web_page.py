@@ -13,7 +13,7 @@ import pytest
 from small_records import LENGTHS, record, table
 
 from scale_invariant_attention import schemes
-from scale_invariant_attention.lab.measurements import LengthLoss
+from scale_invariant_attention.evaluation import LengthLoss
 from scale_invariant_attention.lab.records import write_record
 from scale_invariant_attention.lab.reporting.drawing import style
 from scale_invariant_attention.lab.reporting.web_page import render_page

@@ -54,6 +54,17 @@ class Experiment:
     """The method of a record that returns the values of its row."""
 
     @property
+    def options(self) -> tuple[str, ...]:
+        """Names of the options that its command has."""
+        return (
+            *(("scale",) if self.scales else ()),
+            *(self.compares, "seeds", "runs", "results", "print_config"),
+            *(("lengths", self.size) if self.size else ()),
+            *(("before",) if self.starts_from_training else ()),
+            *(() if self.in_one_process else ("workers", "device")),
+        )
+
+    @property
     def heading(self) -> str:
         """Header of the table's first column."""
         return "scheme" if self.compares == "schemes" else self.name

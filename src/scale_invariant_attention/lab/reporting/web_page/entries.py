@@ -6,15 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from ....data.needles import NeedleFormat
+from ....evaluation import LengthLoss, PositionLoss
 from ....training import TrainingConfig
-from ...measurements import (
-    LengthAttention,
-    LengthLoss,
-    NeedleCell,
-    NeedleShare,
-    PositionLoss,
-    RecallShare,
-)
+from ...measurements import LengthAttention, NeedleCell, NeedleShare, RecallShare
 from ..drawing import title_of
 
 # Fields that may differ between the seeds of one training.

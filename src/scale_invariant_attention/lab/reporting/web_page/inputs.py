@@ -6,17 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from ....data.needles import NeedleFormat
+from ....evaluation import LengthLoss, PositionLoss
 from ....training import TrainingConfig, read_metrics, read_provenance
 from ....training.runs import CONFIG, METRICS, MODEL, read_config
 from ...experiments.evaluations import AttentionEvaluation, RecallEvaluation
 from ...measurements import (
     DiagnosisResults,
     EvaluationResults,
-    LengthLoss,
     NeedleCell,
     NeedleResults,
     NeedleShare,
-    PositionLoss,
 )
 from ...records import TrainingRecord, read_record, read_results
 from ...schema import to_json

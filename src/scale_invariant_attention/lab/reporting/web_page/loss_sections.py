@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from ...measurements import LengthLoss, PositionLoss
+from ....evaluation import LengthLoss, PositionLoss
 from ...seeds import with_common_seeds
 from ..drawing import title_of
 from ..evaluation_figures import COMPARED_FROM, middle
