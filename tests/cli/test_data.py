@@ -187,7 +187,7 @@ def test_check_finds_every_fault(shards):
     assert f"WRONG  {first} is truncated" in done.stdout
     assert f"WRONG  {second} has the token 50257 at place 0" in done.stdout
     assert f"OK     {shards / 'fineweb_val_000000.bin'}" in done.stdout
-    assert done.stdout.endswith("\n1 of 3 shards are valid: 2 tokens, all below 50,257.\n")
+    assert done.stdout.endswith("\n1 of 3 shards valid: 2 tokens, all below 50,257.\n")
     assert run("check", second, "--vocab-size", 50258).exit_code == 0
 
 

@@ -51,7 +51,7 @@ def test_kernels_are_listed_with_the_instruction_set_in_use(monkeypatch):
     compiled = {"avx512": False, "avx2": True, "portable": True}
     monkeypatch.setattr(cpu_library, "instruction_set", lambda: "avx2")
     monkeypatch.setattr(cpu_library, "instruction_sets", lambda: compiled)
-    assert "use avx2; compiled for avx512 (not here), avx2, portable" in doctor().output
+    assert "avx2 in use; compiled for avx512 (not on this CPU), avx2, portable" in doctor().output
     report = json.loads(doctor("--json").output)
     assert report["kernels"] == {"uses": "avx2", "compiled": compiled}
 

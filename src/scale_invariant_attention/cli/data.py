@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .errors import plain_errors, resumable
-from .terminal import Page
+from .terminal import Page, counted
 
 if TYPE_CHECKING:
     from ..data import DocumentSource, TokenStream
@@ -56,7 +56,7 @@ def show(
             for file in files:
                 by_split.setdefault(split_of(file) or "other", []).append(file)
             streams = {split: open_shards(of_split) for split, of_split in by_split.items()}
-            page.line(f"{_shards(len(files))}, starting with {files[0]}")
+            page.line(f"{counted(len(files), 'shard')}, starting with {files[0]}")
         else:
             page.line(f"The standard library of Python {platform.python_version()}, as bytes")
             streams = {split: standard_library(split) for split in SPLITS}
@@ -68,10 +68,6 @@ def show(
         )
         page.heading("Fingerprints")
         page.facts((name, stream.fingerprint()) for name, stream in streams.items())
-
-
-def _shards(count: int) -> str:
-    return "1 shard" if count == 1 else f"{count:,} shards"
 
 
 def _counts(stream: "TokenStream") -> list[str]:
@@ -240,7 +236,7 @@ def fetch(
             progress=progress,
             notice=notice,
         )
-    Page().line(f"{_shards(len(paths))} in {folder}")
+    Page().line(f"{counted(len(paths), 'shard')} in {folder}")
 
 
 @contextmanager
@@ -312,7 +308,7 @@ def check(
             else:
                 page.line(f"OK     {file}")
     page.line(
-        f"\n{len(files) - len(faults)} of {_shards(len(files))} are valid: {tokens:,} tokens, all below "
+        f"\n{len(files) - len(faults)} of {counted(len(files), 'shard')} valid: {tokens:,} tokens, all below "
         f"{size:,}."
     )
     if faults:

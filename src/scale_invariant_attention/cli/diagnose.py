@@ -9,7 +9,7 @@ import typer
 
 from .errors import plain_errors
 from .options import Data, Device, Lengths, whole_numbers
-from .terminal import Page, progress_bar
+from .terminal import Page, counted, progress_bar
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -86,7 +86,7 @@ def diagnose_command(
         results = output or model.results
         check_writable(results)
         page.line(model.description)
-        page.line(f"{contexts} texts of {name}, the last {QUERIES} queries of each\n")
+        page.line(f"{counted(contexts, 'text')} of {name}, the last {QUERIES} queries of each\n")
         with progress_bar("tokens", contexts * sum(ascending)) as progress:
             measured = attention_by_length(
                 model.source, tokens, ascending, ratio=delta, progress=progress

@@ -100,8 +100,10 @@ def _instructions(machine: "Machine") -> str:
 def _kernels(kernels: "Kernels") -> str:
     if kernels.uses is None:
         return "none"
-    compiled = (f"{name}{'' if runs else ' (not here)'}" for name, runs in kernels.compiled.items())
-    return f"use {kernels.uses}; compiled for {', '.join(compiled)}"
+    compiled = (
+        f"{name}{'' if runs else ' (not on this CPU)'}" for name, runs in kernels.compiled.items()
+    )
+    return f"{kernels.uses} in use; compiled for {', '.join(compiled)}"
 
 
 def _gpu(gpu: "Gpu") -> str:

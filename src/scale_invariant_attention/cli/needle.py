@@ -10,7 +10,7 @@ import typer
 
 from .errors import plain_errors
 from .options import Data, Device, Lengths, ModelFolder, whole_numbers
-from .terminal import Page, progress_bar
+from .terminal import Page, counted, progress_bar
 
 if TYPE_CHECKING:
     from ..data.needles import NeedleFormat
@@ -81,7 +81,9 @@ def needle(
         results = output or results_folder(folder, "needles")
         check_writable(results)
         page.line(describe(trained))
-        page.line(f"{examples} texts at each length, with {_describe_format(task.format)}\n")
+        page.line(
+            f"{counted(examples, 'text')} at each length, with {_describe_format(task.format)}\n"
+        )
         found: list[NeedleResult] = []
         for length in subject.lengths:
             with progress_bar(f"{length:,} tokens", examples) as progress:
@@ -146,10 +148,10 @@ def _format(trained: "TrainedModel", options: str | None) -> "NeedleFormat":
 
 
 def _describe_format(form: "NeedleFormat") -> str:
-    distractors = f" and {form.distractors} distractors" if form.distractors else ""
+    distractors = f" and {counted(form.distractors, 'distractor')}" if form.distractors else ""
     question = ", asked for by name" if form.with_question else ""
-    noun = "needle" if form.needles == 1 else "needles"
-    return f"{form.needles} {noun} of {form.digits} digits{distractors}{question}"
+    needles, digits = counted(form.needles, "needle"), counted(form.digits, "digit")
+    return f"{needles} of {digits}{distractors}{question}"
 
 
 def _print_lengths(page: Page, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -169,8 +171,8 @@ def _print_lengths(page: Page, rows: Sequence[Mapping[str, Any]]) -> None:
         numbers=True,
     )
     page.paragraph(
-        "\nThe log-probability, in nats, is that of a needle's part of the answer, given that all of it "
-        "before is right.\n"
+        "\nThe log-probability, in nats, is that of a needle's part of the answer, given that the answer "
+        "is correct up to there.\n"
     )
 
 

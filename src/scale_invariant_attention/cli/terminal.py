@@ -60,6 +60,15 @@ class Page:
         self._console.print(table)
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "shard"), counted(2000, "shard")
+    ('1 shard', '2,000 shards')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 @contextmanager
 def progress_bar(unit: str, total: int) -> Iterator[Callable[[int], None]]:
     """A bar on a terminal that disappears at the end; yields a function that sets how much is done."""

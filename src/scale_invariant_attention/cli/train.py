@@ -26,7 +26,7 @@ from ..training.runs import MODEL
 from ..training.tensorboard import TensorBoard
 from .errors import INTERRUPTED, plain_errors
 from .options import TRAINING_COMMAND, Device, or_bad_parameter
-from .terminal import Page
+from .terminal import Page, counted
 
 # Seconds over which the remaining time is estimated: steps with validation take longer.
 ESTIMATED_OVER = 600.0
@@ -111,9 +111,8 @@ def _train_silently(config: TrainingConfig, folder: Path, device: str | None) ->
 
 
 def _describe(config: TrainingConfig) -> str:
-    layers = "1 layer" if config.layers == 1 else f"{config.layers} layers"
     return (
-        f"{config.scheme}: {layers} of width {config.width}, {config.steps:,} steps of "
+        f"{config.scheme}: {counted(config.layers, 'layer')} of width {config.width}, {config.steps:,} steps of "
         f"{config.batch_size} x {config.length:,} tokens"
     )
 
