@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from scale_invariant_attention.cli import app, bench
-from scale_invariant_attention.lab.benchmark import comparisons, models, rivals
+from scale_invariant_attention import provenance
+from scale_invariant_attention.cli import app
+from scale_invariant_attention.lab.benchmark import comparisons, grid, models, rivals
 from scale_invariant_attention.lab.benchmark.records import ModelTiming, Ratio, Timing, read_records
 from scale_invariant_attention.lab.benchmark.timing import Bounds
 from scale_invariant_attention.model import GPTConfig
@@ -20,8 +21,8 @@ def known_machine(monkeypatch):
     """Bounds without measuring them, and a commit without changes."""
     found = Bounds(100.0, "a guess", 10.0, "another")
     monkeypatch.setattr(Bounds, "measured", lambda: found)
-    origin = bench.provenance() | {"commit": "abc"}
-    monkeypatch.setattr(bench, "provenance", lambda: dict(origin))
+    origin = provenance.provenance() | {"commit": "abc"}
+    monkeypatch.setattr(provenance, "provenance", lambda: dict(origin))
 
 
 @pytest.fixture
@@ -57,19 +58,19 @@ def test_lists_take_commas_and_spaces_and_repetition(output):
 
 def test_a_broken_run_goes_on(output, monkeypatch):
     options = (*QUICK, "--passes", "forward")
-    measured = bench.grid.measured
+    measured = grid.measured
 
     def interrupted(problem, *arguments, **settings):
         if problem.length == 256:
             raise KeyboardInterrupt
         return measured(problem, *arguments, **settings)
 
-    monkeypatch.setattr(bench.grid, "measured", interrupted)
+    monkeypatch.setattr(grid, "measured", interrupted)
     assert run(output, *options).exit_code != 0
     before = read_records(output, Timing)
     assert {row.length for row in before[1]} == {128}
 
-    monkeypatch.setattr(bench.grid, "measured", measured)
+    monkeypatch.setattr(grid, "measured", measured)
     done = run(output, *options, "--resume")
     assert done.exit_code == 0
     assert "2x32, 128 tokens, forward\nrecorded already\n" in done.output

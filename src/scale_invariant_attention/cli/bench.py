@@ -3,25 +3,15 @@
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..attention import available_backends, unavailable_backends
-from ..lab.benchmark import comparisons, grid, models, report
-from ..lab.benchmark.figures import draw
-from ..lab.benchmark.records import (
-    ModelTiming,
-    Ratio,
-    Record,
-    Timing,
-    read_records,
-    write_records,
-)
-from ..lab.benchmark.rivals import BASELINE, Rival, contenders, fault, rival_named
-from ..lab.benchmark.timing import Bounds
-from ..provenance import provenance
 from .terminal import Page
+
+if TYPE_CHECKING:
+    from ..lab.benchmark.records import Ratio, Record, Timing
+    from ..lab.benchmark.rivals import Rival
 
 OUTPUT = Path("benchmark-output")
 TIMINGS, RATIOS, MODELS = (OUTPUT / f"{name}.csv" for name in ("attention", "ratios", "models"))
@@ -91,6 +81,12 @@ def bench(
     if context.invoked_subcommand is not None:
         _refuse_options_before(context)
         return
+    from ..lab.benchmark import grid
+    from ..lab.benchmark.records import Timing, write_records
+    from ..lab.benchmark.rivals import BASELINE, contenders, rival_named
+    from ..lab.benchmark.timing import Bounds
+    from ..provenance import provenance
+
     extent = grid.QUICK if quick else grid.FULL
     invited = [rival.name for rival in contenders().values() if rival.invited]
     names = dict.fromkeys([BASELINE, *(_items(rivals) or invited)])
@@ -135,7 +131,7 @@ def bench(
 
 @app.command()
 def ratios(
-    backend: Annotated[str, typer.Option(help="The backend to compare.")] = report.BACKEND,
+    backend: Annotated[str, typer.Option(help="The backend to compare.")] = "cpu",
     flex: Annotated[
         bool, typer.Option("--flex/--no-flex", help="Whether to compile FlexAttention and compare.")
     ] = True,
@@ -155,6 +151,13 @@ def ratios(
     What the transform costs, a window against the whole, one thread against two, the cost of a call
     and the like. Exits with 1, and without a figure, if a rival is wrong.
     """
+    from ..attention import unavailable_backends
+    from ..lab.benchmark import comparisons
+    from ..lab.benchmark.records import write_records
+    from ..lab.benchmark.rivals import BASELINE, contenders, rival_named
+    from ..lab.benchmark.timing import Bounds
+    from ..provenance import provenance
+
     page = Page()
     try:
         rival, baseline = _backend_named(backend), rival_named(BASELINE)
@@ -203,6 +206,11 @@ def bench_models(
     ] = False,
 ) -> None:
     """Steps of whole models: the scale-invariant scheme, relative to plain RoPE on SDPA."""
+    from ..lab.benchmark import models
+    from ..lab.benchmark.records import ModelTiming, write_records
+    from ..lab.benchmark.timing import Bounds
+    from ..provenance import provenance
+
     page = Page()
     bounds = Bounds.measured()
     origin = provenance() | bounds.record()
@@ -224,7 +232,10 @@ def bench_models(
     page.line(f"\nWritten to {output}")
 
 
-def _backend_named(name: str) -> Rival:
+def _backend_named(name: str) -> "Rival":
+    from ..attention import available_backends
+    from ..lab.benchmark.rivals import rival_named
+
     rival = rival_named(name)
     if not rival.whole_contract:
         raise ValueError(f"{name!r} is no backend; backends are {', '.join(available_backends())}")
@@ -241,6 +252,9 @@ def plot(
     ] = OUTPUT,
 ) -> None:
     """Draw recorded results against length. Needs matplotlib."""
+    from ..lab.benchmark.figures import draw
+    from ..lab.benchmark.records import Timing
+
     try:
         written = draw(*_read(results, Timing, "--results"), output)
     except ModuleNotFoundError as missing:
@@ -263,6 +277,9 @@ def write_page(
     output: Annotated[Path, typer.Option(metavar="MD", help="The page to write.")] = PAGE,
 ) -> None:
     """Write up recorded results as a page of the documentation."""
+    from ..lab.benchmark import report
+    from ..lab.benchmark.records import ModelTiming, Ratio, Timing
+
     timings = _read(results, Timing, "--results")
     compared = _read(ratios, Ratio, "--ratios") if ratios.exists() else (None, [])
     whole = _read(models, ModelTiming, "--models") if models.exists() else (None, [])
@@ -271,7 +288,9 @@ def write_page(
     typer.echo(str(output))
 
 
-def _read(path: Path, kind: type[Record], option: str) -> tuple[dict[str, str], list[Record]]:
+def _read(path: Path, kind: "type[Record]", option: str) -> "tuple[dict[str, str], list[Record]]":
+    from ..lab.benchmark.records import read_records
+
     try:
         return read_records(path, kind)
     except FileNotFoundError as missing:
@@ -281,8 +300,10 @@ def _read(path: Path, kind: type[Record], option: str) -> tuple[dict[str, str], 
         raise typer.BadParameter(str(error), param_hint=f"'{option}'") from error
 
 
-def refuse_wrong(rivals: Iterable[Rival]) -> None:
+def refuse_wrong(rivals: "Iterable[Rival]") -> None:
     """End the command if a rival does not compute what it should."""
+    from ..lab.benchmark.rivals import fault
+
     faults = [found for rival in rivals if (found := fault(rival)) is not None]
     if faults:
         typer.echo("\n".join([*faults, "No figures."]), err=True)
@@ -297,7 +318,7 @@ def print_origin(page: Page, origin: dict[str, str]) -> None:
     )
 
 
-def _cells(row: Timing) -> Sequence[str]:
+def _cells(row: "Timing") -> Sequence[str]:
     bound = row.share_of_peak if row.share_of_bandwidth is None else row.share_of_bandwidth
     return (
         row.rival,
@@ -308,7 +329,9 @@ def _cells(row: Timing) -> Sequence[str]:
     )
 
 
-def _target_cells(row: Ratio) -> Sequence[str]:
+def _target_cells(row: "Ratio") -> Sequence[str]:
+    from ..lab.benchmark import report
+
     target = f"{row.sense} {report.in_unit(row.target, row.unit)}"
     return row.comparison, report.measured(row), target, "yes" if row.met else "no"
 

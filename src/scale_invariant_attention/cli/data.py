@@ -156,7 +156,7 @@ def shards(
                 progress=progress,
             )
     page = Page()
-    page.line(f"{made.documents:,} documents, {encoding.name}\n")
+    page.line(f"{counted(made.documents, 'document')}, {encoding.name}\n")
     page.table(
         ("", "tokens", "shards"),
         [(name, f"{made.tokens[name]:,}", f"{made.shards[name]:,}") for name in SPLITS],
@@ -308,8 +308,8 @@ def check(
             else:
                 page.line(f"OK     {file}")
     page.line(
-        f"\n{len(files) - len(faults)} of {counted(len(files), 'shard')} valid: {tokens:,} tokens, all below "
-        f"{size:,}."
+        f"\n{len(files) - len(faults)} of {counted(len(files), 'shard')} valid: {tokens:,} tokens, all "
+        f"below {size:,}."
     )
     if faults:
         raise typer.Exit(1)

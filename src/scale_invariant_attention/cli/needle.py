@@ -171,8 +171,8 @@ def _print_lengths(page: Page, rows: Sequence[Mapping[str, Any]]) -> None:
         numbers=True,
     )
     page.paragraph(
-        "\nThe log-probability, in nats, is that of a needle's part of the answer, given that the answer "
-        "is correct up to there.\n"
+        "\nThe log-probability, in nats, is that of a needle's part of the answer, given that the "
+        "answer is correct up to there.\n"
     )
 
 

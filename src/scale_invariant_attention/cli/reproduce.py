@@ -6,21 +6,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
-from typer.core import TyperCommand
 
 from ..lab.experiments.catalogue import EXPERIMENTS, Experiment
 from .errors import INTERRUPTED, plain_errors
+from .options import TRAINING_COMMAND, or_bad_parameter
 from .terminal import Page
 
 if TYPE_CHECKING:
     from ..lab.experiments.trials import Trial
     from ..lab.records import Record
-
-T = TypeVar("T")
 
 app = typer.Typer(
     help="Reproduce the paper's tables and figures.",
@@ -30,18 +28,6 @@ app = typer.Typer(
 )
 
 
-class _TrainingCommand(TyperCommand):
-    """A command that takes fields of ``TrainingConfig`` too, and lists them at the end of its help."""
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        from dataclasses import fields
-
-        from ..training import TrainingConfig
-
-        self.epilog = "Fields: " + ", ".join(field.name for field in fields(TrainingConfig)) + "."
-        super().format_epilog(ctx, formatter)
-
-
 def _add_command(experiment: Experiment) -> None:
     """Add the command of an experiment, with the options that it has."""
 
@@ -49,14 +35,7 @@ def _add_command(experiment: Experiment) -> None:
         _reproduce(experiment, context.args, given)
 
     command.__signature__ = Signature(_parameters(experiment))  # type: ignore[attr-defined]
-    settings: dict[str, Any] = {}
-    if not experiment.in_one_process:
-        settings = {
-            "cls": _TrainingCommand,
-            # Unknown options are fields of the configuration.
-            "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
-            "options_metavar": "[OPTIONS] [--FIELD VALUE]...",
-        }
+    settings = {} if experiment.in_one_process else TRAINING_COMMAND
     app.command(name=experiment.name, help=experiment.help, **settings)(command)
 
 
@@ -123,7 +102,7 @@ SIZES = {
 def _reproduce(experiment: Experiment, words: Sequence[str], given: Mapping[str, Any]) -> None:
     """Train what is not recorded yet, and print the table of all."""
     with plain_errors(ImportError):
-        trials = _or_bad_parameter(lambda: _trials(experiment, words, given))
+        trials = or_bad_parameter(lambda: _trials(experiment, words, given))
     page = Page()
     if given["print_config"]:
         configs = {trial.name: trial.printed_config for trial in trials}
@@ -192,14 +171,6 @@ def _numbers(option: str, text: str, kind: Callable[[str], Any]) -> tuple[Any, .
         raise typer.BadParameter(
             f"must be numbers with commas between them, got {text!r}", param_hint=f"'{option}'"
         ) from error
-
-
-def _or_bad_parameter(make: Callable[[], T]) -> T:
-    """The result of a function whose errors are the fault of an option."""
-    try:
-        return make()
-    except (ValueError, TypeError) as error:
-        raise typer.BadParameter(str(error)) from error
 
 
 def _run(

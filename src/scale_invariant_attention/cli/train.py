@@ -112,8 +112,8 @@ def _train_silently(config: TrainingConfig, folder: Path, device: str | None) ->
 
 def _describe(config: TrainingConfig) -> str:
     return (
-        f"{config.scheme}: {counted(config.layers, 'layer')} of width {config.width}, {config.steps:,} steps of "
-        f"{config.batch_size} x {config.length:,} tokens"
+        f"{config.scheme}: {counted(config.layers, 'layer')} of width {config.width}, "
+        f"{counted(config.steps, 'step')} of {config.batch_size} x {config.length:,} tokens"
     )
 
 
