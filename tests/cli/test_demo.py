@@ -80,7 +80,7 @@ def test_losses_by_position_are_drawn_twice(shown):
     run, folder = shown
     picture = (folder / "loss-by-position.png").read_bytes()
     assert picture.startswith(b"\x89PNG") and len(picture) > 10_000
-    assert f"As a picture: {folder / 'loss-by-position.png'}" in run.output
+    assert f"As a figure: {folder / 'loss-by-position.png'}" in run.output
     drawing = [line for line in run.output.splitlines() if line[7:8] == "|"]
     assert len(drawing) == 16
     assert {"R", "A", "S"} & set("".join(line[8:] for line in drawing))
@@ -106,25 +106,25 @@ def test_what_was_recalled_is_what_was_recorded(shown):
         assert any(line.split()[-2:] == cells for line in run.output.splitlines()), scheme
 
 
-def test_what_was_learned_and_lost_is_told_apart():
+def test_learned_and_lost_recall_are_distinguished():
     recalled = {
         "rope": {64: 0.95, 1024: 0.1},
         "alibi": {64: 0.4, 1024: 0.1},
         "scale-invariant-p-rope": {64: 0.99, 1024: 0.94},
     }
     rope, alibi, ours = command._recall_findings(recalled, 64, 1024)
-    assert rope == "RoPE has learned it, and at 16 times the trained length knows 10%."
-    assert alibi.startswith("ALiBi has learned 40% of it, and")
-    assert ours.endswith("still knows 94%.")
+    assert rope == "RoPE learns the task, and only recalls 10% at 16 times the training length."
+    assert alibi.startswith("ALiBi learns 40% of it, and only recalls")
+    assert "still recalls 94%" in ours
 
 
-def test_again_shows_the_same_without_training(shown, monkeypatch):
+def test_a_second_demo_shows_the_same_without_training(shown, monkeypatch):
     run, folder = shown
     monkeypatch.setattr("scale_invariant_attention.lab.experiments.running.Worker", None)
     assert demo(folder).stdout == run.stdout
 
 
-def test_without_matplotlib_all_but_the_picture_is_there(shown, monkeypatch):
+def test_without_matplotlib_only_the_figure_is_missing(shown, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     run = demo(shown[1])
     assert run.exit_code == 0
@@ -137,21 +137,21 @@ def findings(rope, alibi, ours):
     return " ".join(command._findings(by_length, 256, 4096))
 
 
-def test_a_rival_that_is_ahead_is_said_to_be():
+def test_a_rival_that_is_ahead_is_reported():
     said = findings(rope=(1.5, 3.0), alibi=(1.5, 1.4), ours=(1.5, 1.45))
-    assert "16 times the trained length RoPE loses 1.500 nats" in said
+    assert "16 times the training length, RoPE loses 1.500 nats" in said
     assert "scale-invariant p-RoPE gains 0.050 nats" in said
-    assert "ALiBi holds too, and is 0.050 ahead" in said
+    assert "ALiBi holds up too, and is 0.050 ahead" in said
 
 
 def test_a_level_rival_is_level_a_worse_one_behind_and_a_broken_one_is_not_mentioned():
     assert "is level on loss" in findings((1.5, 3.0), (1.5, 1.5), (1.5, 1.5))
-    assert "ALiBi holds too, 0.100 behind" in findings((1.5, 3.0), (1.5, 1.5), (1.4, 1.4))
+    assert "ALiBi holds up too, 0.100 behind" in findings((1.5, 3.0), (1.5, 1.5), (1.4, 1.4))
     assert "ALiBi" not in findings((1.5, 3.0), (1.5, 1.7), (1.5, 1.5))
 
 
-def test_what_does_not_change_stays():
-    assert "RoPE stays where it was (+0.004)" in findings((1.5, 1.504), (1.5, 1.7), (1.5, 2.0))
+def test_an_unchanged_loss_is_reported():
+    assert "RoPE does not change (+0.004)" in findings((1.5, 1.504), (1.5, 1.7), (1.5, 2.0))
 
 
 @pytest.mark.parametrize("below", ["", "below"])

@@ -1,4 +1,4 @@
-"""`sia demo`: why scale invariance matters, trained in minutes on a CPU."""
+"""`sia demo`: why scale invariance matters, shown with small models trained in minutes on a CPU."""
 
 import shutil
 import sys
@@ -17,7 +17,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from ..files import check_writable, replace_file
+from ..files import check_writable
 from ..lab.experiments.demo import (
     ALIBI,
     ALIBI_SLOPE,
@@ -32,6 +32,7 @@ from ..lab.records import TrainingRecord
 from ..lab.reporting.drawing import title_of
 from ..lab.reporting.evaluation_figures import COMPARED_FROM, draw_loss_by_position, middle
 from ..lab.reporting.web_page import write_report
+from ..lab.results import write_figure
 from ..training import DivergedError, StoppedError
 from .errors import plain_errors
 from .terminal import Page, chart
@@ -42,9 +43,9 @@ FORMULA = "L = sqrt(1 + 2 log(1 + t/tau)) S - 2 log(1 + t/tau)"
 OURS, ROPE, RIVAL = "scale-invariant-p-rope", "rope", "alibi"
 LETTERS = {ROPE: "R", RIVAL: "A", OURS: "S"}
 
-# A difference in loss that another seed may turn round.
+# A difference in loss that another seed may reverse.
 LEVEL = 0.01
-# A share of values that is nearly all of them, and one that is little of what was known.
+# A share of values that counts as nearly all of them, and one that counts as mostly forgotten.
 KNOWN, LOST = 0.9, 0.5
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -55,14 +56,14 @@ def demo(
     output: Annotated[
         Path,
         typer.Option(
-            help="The folder for trainings, records, figure and web page; made if it is missing.",
+            help="Folder for runs, records, figure and web page; created if it is missing.",
             readable=False,
         ),
     ] = Path("demo-output"),
 ) -> None:
-    """Train small models on short contexts, and test them on long ones. Needs no GPU.
+    """Train small models on short contexts and test them on long ones. Needs no GPU.
 
-    Takes minutes. What was trained before in the same folder is shown, not trained again.
+    Takes minutes. Models already trained in the folder are shown without training them again.
     """
     with plain_errors(DivergedError, WorkerDiedError, StoppedError):
         check_writable(output)
@@ -82,16 +83,16 @@ def demo(
 def _explain(page: Page, decades: DecadeMasses) -> None:
     page.heading("1. The idea")
     page.paragraph(
-        "Attention learned on short contexts breaks on long ones: distant tokens are few in training "
-        "and many afterwards, and drown the near ones. Scale-invariant attention changes the score S "
-        "of a token at distance t to"
+        "Attention learned on short contexts breaks on long ones: distant tokens, few in training, "
+        "become many and drown out the near ones. Scale-invariant attention changes the score S of a "
+        "token at distance t to"
     )
     page.line(f"\n    {FORMULA},    tau = 10\n")
     page.paragraph(
         f"The bias gives every decade of distances about the same total weight, so that more context "
-        f"takes little away from what is near; the gain lets single far tokens stand out of their "
-        f"decade all the same. The expected weight of each decade, to be compared within a column "
-        f"(ALiBi: slope 1/{1 / ALIBI_SLOPE:.0f}, its farthest-seeing head):\n"
+        f"takes little away from near tokens; the gain still lets single distant tokens stand out "
+        f"within their decade. The expected weight of each decade, to be compared within a column "
+        f"(ALiBi: slope 1/{1 / ALIBI_SLOPE:.0f}, that of its farthest-seeing head):\n"
     )
     page.table(
         ("distance", *decades.masses),
@@ -109,16 +110,16 @@ def _mass(mass: float) -> str:
 
 def _announce(page: Page, trial: TrainingTrial) -> None:
     config = trial.config
-    page.heading(f"2. Three models, trained on {config.length} bytes at a time")
+    page.heading(f"2. Three models, trained on contexts of {config.length} bytes")
     page.paragraph(
-        f"The source of Python's standard library, byte by byte; the same model ({config.layers} "
-        f"layers of width {config.width}), the same {config.steps} batches of {config.batch_size} x "
-        f"{config.length} bytes. Only the scheme of positions differs.\n"
+        f"They read the source of Python's standard library, byte by byte. Each has {config.layers} "
+        f"layers of width {config.width} and sees the same {config.steps} batches of "
+        f"{config.batch_size} x {config.length} bytes; only the position scheme differs.\n"
     )
 
 
 def _train(chosen: Sequence[TrainingTrial], output: Path) -> dict[str, TrainingRecord]:
-    """The records of trials, by scheme."""
+    """Train what is not recorded yet; returns the records by scheme."""
     records: dict[str, TrainingRecord] = {}
     with _bars(chosen) as (bars, watch):
 
@@ -127,7 +128,7 @@ def _train(chosen: Sequence[TrainingTrial], output: Path) -> dict[str, TrainingR
             records[scheme] = record
             bars.console.print(f"{title_of(scheme)} is trained and evaluated.")
 
-        # More than there are cores, rather than two and then a third alone.
+        # All at once even on fewer cores, rather than two and then a third alone.
         run_side_by_side(
             chosen, output / "runs", output / "records", workers=len(chosen), watch=watch, done=done
         )
@@ -136,7 +137,7 @@ def _train(chosen: Sequence[TrainingTrial], output: Path) -> dict[str, TrainingR
 
 @contextmanager
 def _bars(chosen: Sequence[TrainingTrial]) -> Iterator[tuple[Progress, Any]]:
-    """A bar for each training, on a terminal."""
+    """A bar per training, on a terminal."""
     console = Console(stderr=True, highlight=False)
     columns = (
         TextColumn("{task.description:<18}"),
@@ -152,8 +153,8 @@ def _bars(chosen: Sequence[TrainingTrial]) -> Iterator[tuple[Progress, Any]]:
         }
 
         def watch(steps: Mapping[str, int]) -> None:
-            for name, made in steps.items():
-                bars.update(tasks[name], completed=made)
+            for name, step in steps.items():
+                bars.update(tasks[name], completed=step)
 
         yield bars, watch
 
@@ -162,13 +163,13 @@ def _print_losses(page: Page, trial: TrainingTrial, records: Mapping[str, Traini
     trained = trial.config.length
     losses = {scheme: record.losses_by_length() for scheme, record in records.items()}
     longest = max(trial.evaluation.lengths)
-    page.heading("3. The loss when they read more than they were trained on")
-    page.paragraph("In nats a byte, the same bytes in every column; less is better.\n")
+    page.heading("3. Loss on contexts longer than those of training")
+    page.paragraph("In nats per byte, on the same bytes in every column; lower is better.\n")
     page.table(
         (
             "scheme",
             *(f"{n:,}" + (" (trained)" if n == trained else "") for n in trial.evaluation.lengths),
-            f"change to {longest // trained} times",
+            f"change at {longest // trained} times",
         ),
         [
             (
@@ -187,34 +188,33 @@ def _print_losses(page: Page, trial: TrainingTrial, records: Mapping[str, Traini
 def _findings(
     losses: Mapping[str, Mapping[int, float]], trained: int, longest: int
 ) -> Iterator[str]:
-    """What the numbers say, whatever they are."""
+    """Sentences about the losses, whatever they turn out to be."""
     rise = {scheme: row[longest] - row[trained] for scheme, row in losses.items()}
     times = longest // trained
     yield (
-        f"At {times} times the trained length RoPE {_change(rise[ROPE])}, scale-invariant p-RoPE "
+        f"At {times} times the training length, RoPE {_change(rise[ROPE])} and scale-invariant p-RoPE "
         f"{_change(rise[OURS])}."
     )
     ahead = losses[OURS][longest] - losses[RIVAL][longest]
     if rise[RIVAL] < LEVEL and ahead <= -LEVEL:
         yield (
-            f"ALiBi holds too, {-ahead:.3f} behind. How they compare after longer training is in "
-            f"REPRODUCTION.md."
+            f"ALiBi holds up too, {-ahead:.3f} behind. REPRODUCTION.md compares them after longer "
+            f"training."
         )
     elif rise[RIVAL] < LEVEL:
         far = decade_masses((100, 1000)).masses[ALIBI]
         yield (
-            f"ALiBi holds too, and is {'level' if ahead < LEVEL else f'{ahead:.3f} ahead'} on loss. "
-            f"Most bytes are decided by what is near, and that is all ALiBi looks at: of its "
-            f"farthest-seeing head distances 1,000-9,999 get {far[1] / far[0]:.0%} of the weight of "
-            f"100-999, and beyond that nothing. What separates the two is finding something far "
-            f"away: see 5."
+            f"ALiBi holds up too, and is {'level' if ahead < LEVEL else f'{ahead:.3f} ahead'} on loss. "
+            f"Near tokens decide most bytes, and ALiBi sees little else: its farthest-seeing head gives "
+            f"distances 1,000-9,999 {far[1] / far[0]:.0%} of the weight of 100-999, and larger ones "
+            f"nothing. The two differ when something distant must be found: see 5."
         )
 
 
 def _change(rise: float) -> str:
     if abs(rise) < LEVEL:
-        return f"stays where it was ({rise:+.3f})"
-    return f"{'loses' if rise > 0 else 'gains'} {abs(rise):.3f} nats a byte"
+        return f"does not change ({rise:+.3f})"
+    return f"{'loses' if rise > 0 else 'gains'} {abs(rise):.3f} nats per byte"
 
 
 def _print_positions(
@@ -222,11 +222,11 @@ def _print_positions(
 ) -> None:
     by_scheme = {scheme: record.measured("by_position") for scheme, record in records.items()}
     documents = next(iter(by_scheme.values()))[0].documents
-    page.heading("4. The same by position")
+    page.heading("4. Loss by position")
     page.paragraph(
-        f"The loss of a byte with so many before it, in {documents} files of the validation split: "
-        + ", ".join(f"{letter} {title_of(scheme)}" for scheme, letter in LETTERS.items())
-        + ". The dots mark the trained length.\n"
+        f"By the number of bytes before the predicted one, in {documents} files of the validation "
+        f"split: {', '.join(f'{letter} {title_of(scheme)}' for scheme, letter in LETTERS.items())}. The "
+        f"dots mark the training length.\n"
     )
     shown = {
         LETTERS[scheme]: [(middle(row), row.loss) for row in rows if row.start >= COMPARED_FROM]
@@ -235,17 +235,15 @@ def _print_positions(
     lengths = trial.evaluation.lengths
     for line in chart(shown, labels_at=(32, 128, *lengths), marked=trial.config.length):
         page.line(line)
-    try:
-        picture = draw_loss_by_position(
+    missing = write_figure(
+        figure,
+        lambda: draw_loss_by_position(
             by_scheme,
             title=f"Loss by position, trained at {trial.config.length} bytes",
             train_length=trial.config.length,
-        )
-    except ModuleNotFoundError as missing:
-        page.line(f"\nNot drawn as a picture: {missing}")
-    else:
-        replace_file(figure, picture)
-        page.line(f"\nAs a picture: {figure}")
+        ),
+    )
+    page.line(f"\nNo figure: {missing}" if missing else f"\nAs a figure: {figure}")
 
 
 def _announce_recall(page: Page, trial: TrainingTrial) -> None:
@@ -253,10 +251,10 @@ def _announce_recall(page: Page, trial: TrainingTrial) -> None:
     task = config.task_options
     page.heading("5. Finding something far away")
     page.paragraph(
-        f"Loss hides whether a model can still look up one thing. So three smaller models "
-        f"({config.layers} layers of width {config.width}) learn nothing else: {task['pairs']} pairs "
-        f"of a key and a value stand somewhere in noise, and at the end the values of keys are asked "
-        f"for. They learn it on {config.length} tokens, in {config.steps} steps.\n"
+        f"Loss does not show whether a model can still look something up. So three smaller models "
+        f"({config.layers} layers of width {config.width}) learn only that: {task['pairs']} pairs of a "
+        f"key and a value are scattered in noise, and at the end the values of the keys are asked for. "
+        f"They train on {config.length} tokens, for {config.steps} steps.\n"
     )
 
 
@@ -265,7 +263,7 @@ def _print_recall(page: Page, trial: TrainingTrial, records: Mapping[str, Traini
     lengths = trial.evaluation.lengths
     recalled = {scheme: record.recall_by_length() for scheme, record in records.items()}
     page.paragraph(
-        f"The share of values that they know; 1 in {trial.config.task_options['values']} is chance.\n"
+        f"Share of values recalled; chance is 1 in {trial.config.task_options['values']}.\n"
     )
     page.table(
         ("scheme", *(f"{n:,}" + (" (trained)" if n == trained else "") for n in lengths)),
@@ -281,32 +279,32 @@ def _print_recall(page: Page, trial: TrainingTrial, records: Mapping[str, Traini
 def _recall_findings(
     recalled: Mapping[str, Mapping[int, float]], trained: int, longest: int
 ) -> Iterator[str]:
-    """What the shares say of each scheme, whatever they are."""
+    """A sentence about each scheme's shares, whatever they turn out to be."""
     for scheme, row in recalled.items():
         learned, left = row[trained], row[longest]
-        at = f"at {longest // trained} times the trained length"
-        start = "has learned it" if learned >= KNOWN else f"has learned {learned:.0%} of it"
-        if left < LOST * learned:
-            yield f"{title_of(scheme)} {start}, and {at} knows {left:.0%}."
-        else:
-            yield f"{title_of(scheme)} {start}, and {at} still knows {left:.0%}."
+        start = "learns the task" if learned >= KNOWN else f"learns {learned:.0%} of it"
+        still = "only" if left < LOST * learned else "still"
+        yield (
+            f"{title_of(scheme)} {start}, and {still} recalls {left:.0%} at {longest // trained} times "
+            f"the training length."
+        )
 
 
 def _print_next(page: Page, output: Path, report: Path) -> None:
     page.heading("6. Where to go next")
-    page.line(f"    {report}\n        all of this as a web page, and an explorer of attention")
-    # In an environment that is not activated, `sia` alone would not be found.
+    page.line(f"    {report}\n        these results as a web page, with an attention explorer")
+    # `sia` alone is not found if the environment is not activated.
     sia = "sia" if shutil.which("sia") else sys.argv[0]
     for command, purpose in (
-        (f"{sia} generate {output / 'runs' / OURS}-seed-0", "what the third model writes"),
-        (f"{sia} train --help", "models of your own, up to the paper's recipes on GPUs"),
+        (f"{sia} generate {output / 'runs' / OURS}-seed-0", "text generated by the third model"),
+        (f"{sia} train --help", "train your own models, up to the paper's recipes on GPUs"),
         (
             f"{sia} reproduce table1",
-            "every scheme with three seeds, in about two hours on two cores",
+            "all schemes with three seeds, in about two hours on two cores",
         ),
     ):
         page.line(f"    {command}\n        {purpose}")
     page.paragraph(
-        "\nWhat came of that table is in REPRODUCTION.md, beside the paper's figures. README.md has the "
+        "\nREPRODUCTION.md shows that table next to the paper's numbers. README.md introduces the "
         "attention function, which is called like scaled_dot_product_attention."
     )
