@@ -1,4 +1,4 @@
-"""Gain and bias by distance: the one slot in which the schemes of this package differ inside softmax.
+"""Gain and bias by distance: the only slot that acts between the scores and the softmax.
 
 logit(i, j) = gain(t) * scale * q_i . k_j + bias(t),    t the distance between i and j
 """
@@ -52,7 +52,7 @@ class DistanceAffine:
 
     @property
     def length(self) -> int:
-        """How many distances the tables cover."""
+        """Number of distances in the tables."""
         return self.gain.shape[-1]
 
     @classmethod
@@ -70,7 +70,7 @@ class DistanceAffine:
         device: torch.device | str | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> "DistanceAffine":
-        """The scale-invariant transform; `tau` may be a tensor ``[]`` or ``[heads]`` that learns."""
+        """The scale-invariant transform; `tau` may be a tensor ``[]`` or ``[heads]``, even learned."""
         _require_length(length)
         if isinstance(tau, Tensor):
             if tau.ndim > 1:
@@ -86,7 +86,7 @@ class DistanceAffine:
 
     @classmethod
     def alibi(cls, length: int, slopes: Tensor) -> "DistanceAffine":
-        """Gain 1 and bias ``-slope * t``, one slope a head."""
+        """Gain 1 and bias ``-slope * t``, with one slope per head."""
         _require_length(length)
         if not isinstance(slopes, Tensor) or slopes.ndim != 1:
             raise ValueError(f"slopes must be a tensor [heads], got {slopes!r}")
@@ -97,7 +97,7 @@ class DistanceAffine:
 
 
 def tau_tensor(tau: float | Tensor | None, device: torch.device) -> Tensor:
-    """tau as a tensor ``[1 or heads]``, refused unless it is positive and finite."""
+    """tau as a tensor ``[1 or heads]``; raises unless it is positive and finite."""
     if isinstance(tau, Tensor):
         if not tau.dtype.is_floating_point:
             raise TypeError(f"tau must be a floating-point tensor, got {tau.dtype}")
@@ -109,24 +109,24 @@ def tau_tensor(tau: float | Tensor | None, device: torch.device) -> Tensor:
         raise ValueError(f"tau must be positive and finite, got {tau}")
     watched = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
     if watched or device.type != "cpu" or torch._C._functorch.maybe_current_level() is not None:
-        # A product, because for torch.full a compiler would make a graph for every value.
+        # A product, because with torch.full a compiler would build a graph for every value.
         return torch.ones(1, dtype=torch.float64, device=device) * tau
     return _constant(float(tau))
 
 
 @lru_cache(maxsize=64)
 def _constant(value: float) -> Tensor:
-    """A tensor ``[1]`` that is made once: for short calls making it would take longer than using it."""
+    """A cached tensor ``[1]``: for short calls, creating it would take longer than using it."""
     with torch.inference_mode(False):
         return torch.full((1,), value, dtype=torch.float64, device="cpu")
 
 
 def check_tau(tau: Tensor) -> None:
-    """Refuse a tau that is not positive and finite, where there are values to look at."""
+    """Raise if tau is not positive and finite, provided its values can be read."""
     if not holds_values(tau):
         return
     if tau.device.type != "cpu":
-        # Looking would stall the device; it reports the failure when it gets there.
+        # Reading the values would stall the GPU; it reports the failure on its own.
         sound = (torch.isfinite(tau) & (tau > 0)).all()
         torch._assert_async(sound, "tau must be positive and finite")
     elif not all(0 < value < inf for value in tau.flatten().tolist()):
@@ -134,7 +134,7 @@ def check_tau(tau: Tensor) -> None:
 
 
 def scale_invariant_slopes(distance: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
-    """The derivatives of gain and bias by `tau`: ``u' / a_t`` and ``-2 u'``, u = log1p(t/tau)."""
+    """Derivatives of gain and bias by `tau`: ``u' / a_t`` and ``-2 u'``, u = log1p(t/tau)."""
     gain, _ = scale_invariant_gain_and_bias(distance, tau)
     slope = -distance / (tau * (distance + tau))
     return slope / gain, -2 * slope

@@ -1,4 +1,4 @@
-"""The compiled kernels of FlexAttention: one for each kind of call, whatever its lengths."""
+"""Compiled FlexAttention kernels: one for each kind of call, for all lengths."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ def kernel_for(call: AttentionCall, return_lse: bool) -> Kernel:
     visibility = call.visibility_with_positions()
     kind = _kind(call, visibility, return_lse)
     data = _data(call, visibility, kind)
-    # Inside a compiled function the program becomes part of that function.
+    # Inside a compiled function, the program becomes part of that function.
     run = _program(kind) if torch.compiler.is_compiling() else _compiled(kind)
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -35,7 +35,7 @@ def kernel_for(call: AttentionCall, return_lse: bool) -> Kernel:
 
 @dataclass(frozen=True)
 class _Kind:
-    """All that a compiled kernel is made for; whatever is not here is data."""
+    """Everything that is fixed in a compiled kernel; the rest is data."""
 
     batch: int
     query_heads: int
@@ -54,7 +54,7 @@ class _Kind:
     sinks: bool
     return_lse: bool
     requires_grad: bool
-    # Settings of torch that a kernel is compiled under, and compiled again when they change.
+    # Settings of torch at compilation; a change compiles again.
     threads: int
     deterministic: bool
     default_dtype: torch.dtype
@@ -89,9 +89,9 @@ def _kind(call: AttentionCall, visibility: Visibility, return_lse: bool) -> _Kin
 
 
 def _data(call: AttentionCall, visibility: Visibility, kind: _Kind) -> tuple[Tensor, ...]:
-    """What a kernel reads besides query, key and value, in the order of :func:`_program`."""
+    """Inputs of a kernel besides query, key and value, in the order of :func:`_program`."""
     if call.tau is not None:
-        # Below the least float32 a tau would be zero.
+        # A smaller tau would be zero in float32.
         affine = call.tau.float().clamp_min(1e-30)
     else:
         assert call.gain is not None
@@ -129,7 +129,7 @@ def _block_lists(visibility: Visibility) -> tuple[Tensor, Tensor, Tensor, Tensor
 
 
 def _as_list(chosen: Tensor) -> tuple[Tensor, Tensor]:
-    # A single block in a direction would be compiled for exactly one: add an empty one.
+    # With a single block the kernel would be compiled for exactly one: add an empty one.
     rows, columns = chosen.shape[-2:]
     chosen = F.pad(chosen, (0, 1 if columns == 1 else 0, 0, 1 if rows == 1 else 0))
     indices = torch.argsort(chosen.int(), dim=-1, descending=True, stable=True)
@@ -143,7 +143,7 @@ def _program(kind: _Kind) -> Callable[..., tuple[Tensor, Tensor | None]]:
     ``[1 or Hq]`` (tau); by_query and by_key ``[3, R, length]``: positions, documents, mask;
     settings ``[2]``: window, sinks.
     """
-    # Numbers that the program reads from outside would be lengths to the compiler: only flags.
+    # The compiler would take captured numbers for lengths: capture only flags.
     per_row, per_head = kind.rows > 1, kind.affine_heads > 1
     grouped = kind.query_heads != kind.key_heads
     tables, is_causal, masked, documents = kind.tables, kind.is_causal, kind.masked, kind.documents
@@ -176,7 +176,7 @@ def _program(kind: _Kind) -> Callable[..., tuple[Tensor, Tensor | None]]:
             t = distance(b, i, j)
             head = h if per_head else 0
             if tables:
-                # Distances beyond the tables are those of hidden pairs.
+                # Distances beyond the tables belong to hidden pairs.
                 place = torch.where(t < affine.shape[2], t, affine.shape[2] - 1)
                 gain, bias = affine[0, head, place], affine[1, head, place]
             else:
@@ -229,10 +229,10 @@ def _program(kind: _Kind) -> Callable[..., tuple[Tensor, Tensor | None]]:
 
 @lru_cache(maxsize=256)
 def _compiled(kind: _Kind) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    """The kernel for a kind of call, compiled on a specimen.
+    """The kernel for a kind of call, compiled on an example.
 
-    The lengths of the specimen all differ, so that the compiler assumes none of them equal: real
-    calls, whatever their lengths, find a kernel that fits.
+    The lengths of the example all differ, so that the compiler assumes none of them to be equal, and
+    the kernel fits calls of any lengths.
     """
     kernel: Callable[..., tuple[Tensor, Tensor | None]] = torch.compile(  # type: ignore[call-overload]
         _program(kind), fullgraph=True, dynamic=True, isolate_recompiles=True
@@ -250,7 +250,7 @@ def _compiled(kind: _Kind) -> Callable[..., tuple[Tensor, Tensor | None]]:
 
 
 def _specimen(kind: _Kind) -> AttentionCall:
-    """A small call of a kind, with lengths, in elements and in blocks, unlike each other."""
+    """A small call of a kind, whose lengths all differ, in elements and in blocks."""
     query_length, key_length, table_length = 3 * BLOCK + 7, 5 * BLOCK + 11, 6 * BLOCK + 13
     device = kind.device
 
@@ -286,9 +286,9 @@ def _specimen(kind: _Kind) -> AttentionCall:
 
 
 def _standalone(tensor: Tensor) -> Tensor:
-    """The same memory as a contiguous tensor that is no view.
+    """The same memory as a contiguous tensor that is not a view.
 
-    A view, or one tensor given twice (key as value), would be compiled for just that.
+    For a view, or one tensor passed twice (key as value), the kernel would be specialised.
     """
     tensor = tensor.contiguous()
     if tensor.requires_grad or torch.compiler.is_compiling():

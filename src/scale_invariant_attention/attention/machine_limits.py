@@ -1,4 +1,4 @@
-"""What this machine can do at best, measured with the compiled kernels; None where there are none."""
+"""Limits of this machine, measured with the compiled kernels; None without them."""
 
 import ctypes
 
@@ -7,12 +7,12 @@ import torch
 from .cpu_library import LIBRARY
 
 RUNS = 5
-ROUNDS = 4_000_000  # of multiply-adds: some 0.05 s
-FLOATS = 2**26  # to read: 256 MiB, more than caches hold
+ROUNDS = 4_000_000  # of multiply-adds: about 0.05 s
+FLOATS = 2**26  # to read: 256 MiB, more than fits into caches
 
 
 def fma_gflops() -> float | None:
-    """The best rate of float32 multiply-adds in registers, on torch's number of threads."""
+    """Peak rate of float32 multiply-adds in registers, on torch's number of threads."""
     if LIBRARY is None:
         return None
     threads = ctypes.c_int64(torch.get_num_threads())
@@ -21,7 +21,7 @@ def fma_gflops() -> float | None:
 
 
 def read_gigabytes_per_second() -> float | None:
-    """The best rate of reading memory, on torch's number of threads."""
+    """Peak rate of reading memory, on torch's number of threads."""
     if LIBRARY is None:
         return None
     memory = torch.ones(FLOATS)

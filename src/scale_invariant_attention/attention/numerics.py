@@ -1,8 +1,8 @@
-"""In which precision the op computes, and how far a NaN may travel.
+"""Precision of the op, and containment of NaN.
 
-One rule for every backend: a query that sees a non-finite key or value, or is itself non-finite,
-gives NaN; a query that does not see it is not touched by it, to the bit. Multiplying by a zero weight
-does not give that (0 * NaN is NaN), so the backends multiply by the finite parts and mark the rows.
+One rule for every backend: a query that sees a non-finite key or value, or is itself non-finite, gives
+NaN; the result of any other query is bit-identical to that without it. Multiplying by a zero weight
+would not achieve this (0 * NaN is NaN), so the backends multiply by the finite parts and mark the rows.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -13,35 +13,35 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """float64 stays, everything narrower is computed and accumulated in float32."""
+    """float64 for float64; float32 for everything narrower."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def finite_part(tensor: Tensor) -> Tensor:
-    """`tensor` with zeros where it is NaN or infinite; the tensor itself where nothing is."""
+    """`tensor` with zeros for NaN and infinities; the tensor itself if it has none."""
     if surely_finite(tensor):
         return tensor
     return torch.nan_to_num(tensor, nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """A region in which autocast does not narrow what is computed."""
+    """A context without autocast."""
     if device.type == "meta" or not torch.is_autocast_enabled(device.type):
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
 
 
 def mark_bad_rows(rows: Tensor) -> Tensor:
-    """NaN throughout every row ``[..., D]`` that is not finite."""
+    """Fill every row ``[..., D]`` that is not finite with NaN."""
     if surely_finite(rows):
         return rows
     return rows.masked_fill(~torch.isfinite(rows).all(-1, keepdim=True), torch.nan)
 
 
 def mark_bad_keys(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """NaN in every key that is not finite, or whose value is not; and the finite part of the values.
+    """Keys, NaN where they or their values are not finite; and the finite part of the values.
 
-    A NaN in the key is removed from the rows that do not see it by their masks.
+    The mask removes a NaN key from the rows that do not see it.
     """
     if surely_finite(key) and surely_finite(value):
         return key, value
@@ -50,14 +50,14 @@ def mark_bad_keys(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def holds_values(tensor: Tensor) -> bool:
-    """Whether there are values to look at: not while tracing, nor in fake and meta tensors."""
+    """Whether values can be read: not while tracing, nor from fake and meta tensors."""
     return not (torch.compiler.is_compiling() or isinstance(tensor, FakeTensor) or tensor.is_meta)
 
 
 def surely_finite(tensor: Tensor) -> bool:
-    """Whether it is known, at no cost that matters, that a tensor holds no NaN and no infinity."""
-    # A sum needs no memory, and is NaN or infinite whenever an element is. Asking waits for a
-    # device and cannot be traced: there the answer is "not surely", which is always right.
+    """Whether a tensor is known, at negligible cost, to contain no NaN and no infinity."""
+    # A sum needs no memory, and is NaN or infinite if any element is. Reading it waits for a GPU and
+    # cannot be traced: there the answer is "not known", which is always correct.
     if tensor.device.type != "cpu" or not holds_values(tensor):
         return False
     return bool(torch.isfinite(tensor.detach().sum()))

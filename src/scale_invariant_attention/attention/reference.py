@@ -1,9 +1,9 @@
-"""The definition, in as few steps as it has: the oracle for every other backend.
+"""The definition in plain torch: the oracle for every other backend.
 
     L_ij = gain(t) * scale * q_i . k_j + bias(t)     over the visible keys j of query i
     out_i = sum_j exp(L_ij - lse_i) v_j,  lse_i = log sum_j exp(L_ij)
 
-It holds the whole score matrix. Plain torch operations, differentiable and traceable throughout.
+It stores the full score matrix, and is differentiable and traceable throughout.
 """
 
 from typing import Any
@@ -30,12 +30,12 @@ def _attention(call: AttentionCall) -> tuple[Tensor, Tensor]:
     value = call.value.to(dtype).repeat_interleave(call.group, dim=1)
     visibility = call.visibility_with_positions()
     gain, bias = _gain_and_bias(call, visibility, dtype)
-    # A bias of -inf hides a key too, and must not leave a row of nothing but -inf to differentiate.
+    # A bias of -inf hides a key too, and must not leave a row of only -inf to differentiate.
     visible = visibility.visible.unsqueeze(1) & (bias != -torch.inf)
 
     bad_query = ~torch.isfinite(query).all(-1)
     bad_key = ~(torch.isfinite(key).all(-1) & torch.isfinite(value).all(-1))
-    # A query that sees no key has nothing to compute with, so its own NaN does not show either.
+    # The output of a query that sees no key is zero, even if the query itself is NaN.
     bad = (visible & (bad_query.unsqueeze(-1) | bad_key.unsqueeze(-2))).any(-1)
     spoiling = torch.zeros(bad.shape, dtype=dtype, device=bad.device).masked_fill(bad, torch.nan)
 
@@ -69,7 +69,7 @@ def _gain_and_bias(
 def _look_up(table: Tensor | None, distance: Tensor) -> Tensor:
     """``table[head, distance]``: table ``[1 or Hq, length]``, distance ``[B', 1, Lq, Lk]``."""
     assert table is not None
-    # Pairs beyond the table are hidden ones: the contract has checked it.
+    # Pairs beyond the table are hidden, as checked by the contract.
     found = table[:, distance.squeeze(1).clamp_max(table.shape[1] - 1)]
     return found.transpose(0, 1)
 
@@ -79,7 +79,7 @@ def _spoil_gradients(scores: Tensor, bad: Tensor) -> Tensor:
 
 
 class _SpoilGradients(torch.autograd.Function):
-    """The scores as they are; backward, NaN for every gradient that a bad row would pass on."""
+    """The unchanged scores; in backward, NaN for every gradient that comes from a bad row."""
 
     generate_vmap_rule = True
 

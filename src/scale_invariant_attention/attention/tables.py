@@ -1,8 +1,8 @@
-"""Gain and bias of a tile, and the way back: from gradients of tiles to gradients of tables or tau.
+"""Gain and bias of a tile, and the reverse: from gradients of tiles to gradients of tables or tau.
 
-Where positions are consecutive, gain and bias are constant along the diagonals of the score matrix:
-a line of ``Lq + Lk - 1`` values holds all of them, and a tile with its rows backwards is a strided
-view of it. Elsewhere they are looked up, or computed, for every pair.
+If positions are consecutive, gain and bias are constant along the diagonals of the score matrix: a line
+of ``Lq + Lk - 1`` values holds all of them, and a tile with its rows reversed is a strided view of it.
+Otherwise they are looked up, or computed, for every pair.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from .visibility import Visibility
 
 
 class AffineGradients:
-    """Gradients of the affine of a call, collected in float64."""
+    """Accumulates the gradients of a call's affine in float64."""
 
     def __init__(self, call: AttentionCall) -> None:
         self._inputs = (call.gain, call.bias, call.tau)
@@ -31,7 +31,7 @@ class AffineGradients:
     def add(self, heads: slice, distance: Tensor, gain: Tensor, bias: Tensor) -> None:
         """Add gradients ``[heads, n]`` of gain and bias at distances ``[n]``.
 
-        The first dimension is 1 when nothing here is per head.
+        The first dimension is 1 if nothing is per head.
         """
         gain, bias = gain.double(), bias.double()
         sum_gain, sum_bias, sum_tau = self._sums
@@ -43,12 +43,12 @@ class AffineGradients:
             _rows(sum_tau, heads).add_(_fold(by_head, sum_tau))
         for total, grad in ((sum_gain, gain), (sum_bias, bias)):
             if total is not None:
-                # Distances beyond the tables are those of hidden pairs, with gradient zero.
+                # Distances beyond the tables belong to hidden pairs, whose gradient is zero.
                 places = distance.clamp_max(total.shape[1] - 1)
                 _rows(total, heads).index_add_(1, places, _fold(grad, total))
 
     def results(self) -> tuple[Tensor | None, ...]:
-        """Gradients of gain, bias and tau in their own dtypes; None for what the call has not."""
+        """Gradients of gain, bias and tau in their own dtypes; None for those the call does not have."""
         return tuple(
             None if total is None or tensor is None else total.to(tensor.dtype)
             for total, tensor in zip(self._sums, self._inputs, strict=True)
@@ -57,7 +57,7 @@ class AffineGradients:
 
 @dataclass(frozen=True, eq=False)
 class Tile:
-    """A tile's place, what masks hide of it, and its gain and bias ``[1 or heads, q, k]``."""
+    """A tile's position, its mask, and its gain and bias ``[1 or heads, q, k]``."""
 
     queries: slice
     keys: slice
@@ -68,7 +68,7 @@ class Tile:
 
 
 class AffineTiles:
-    """Gain and bias of the tiles of one batch row for some of the heads, whatever the positions."""
+    """Gain and bias of the tiles of one batch row and some heads, for any positions."""
 
     def __init__(
         self, call: AttentionCall, visibility: Visibility, heads: slice, dtype: torch.dtype
@@ -79,13 +79,13 @@ class AffineTiles:
     def tile(
         self, queries: slice, keys: slice, visibility: Visibility, hidden: Tensor | None
     ) -> Tile:
-        """The tile of `queries`, running backwards, by `keys`; `visibility` is the tile's own."""
+        """The tile of `queries`, in reverse, by `keys`; `visibility` is the tile's own."""
         gain, bias = self._gain_and_bias(queries, keys, visibility)
         sink = visibility.sink
         if sink is not None:
             gain, bias = torch.where(sink, 1, gain), torch.where(sink, 0, bias)
         if self._hides:
-            # A bias of -inf is as good as a mask, and keeps NaN out like one.
+            # A bias of -inf acts as a mask, and must keep NaN out like one.
             hidden = torch.isneginf(bias) if hidden is None else hidden | torch.isneginf(bias)
         return Tile(queries, keys, visibility, hidden, gain, bias)
 
@@ -102,7 +102,7 @@ class AffineTiles:
         self._add(tile, gain.view(shape), bias.view(shape), into)
 
     def finish(self, into: AffineGradients) -> None:
-        """Hand over what is still held when all tiles are done."""
+        """Add the gradients that are still held, after the last tile."""
 
     def _gain_and_bias(
         self, queries: slice, keys: slice, visibility: Visibility
@@ -123,7 +123,7 @@ class AffineTiles:
         else:
             assert call.gain is not None
             assert call.bias is not None
-            # Distances beyond the tables are those of hidden pairs: the contract has checked it.
+            # Distances beyond the tables belong to hidden pairs, as checked by the contract.
             distance = distance.clamp_max(call.gain.shape[1] - 1)
             gain = _rows(call.gain, self._heads)[:, distance]
             bias = _rows(call.bias, self._heads)[:, distance]
@@ -131,7 +131,7 @@ class AffineTiles:
 
 
 class _Line(AffineTiles):
-    """Consecutive positions: a line by offset, from the greatest down, and tiles as views of it."""
+    """Tables for consecutive positions: a line by decreasing offset, and tiles as views of it."""
 
     def __init__(
         self,
@@ -155,10 +155,10 @@ class _Line(AffineTiles):
             into.add(self._heads, self._distance, *self._sums)
 
     def _place(self, queries: slice, keys: slice) -> slice:
-        """Where on the line a tile lies.
+        """Index on the line where a tile starts.
 
-        Row r is query ``queries.stop - 1 - r``, so that the place of a pair, ``start + r + column``,
-        grows along both sides of the tile.
+        Row r is query ``queries.stop - 1 - r``, so that the index of a pair, ``start + r + column``,
+        increases along both sides of the tile.
         """
         start = self._queries - queries.stop + keys.start
         return slice(start, start + queries.stop - queries.start + keys.stop - keys.start - 1)
@@ -181,12 +181,12 @@ class _Line(AffineTiles):
 def affine_tiles(
     call: AttentionCall, visibility: Visibility, heads: slice, dtype: torch.dtype
 ) -> AffineTiles:
-    """Tiles for some heads of a call, the quick way where positions are consecutive."""
+    """Tables for some heads of a call, the fast kind if positions are consecutive."""
     if call.visibility.query_positions is None:
         offset = call.key.shape[2] - call.query.shape[2]
         return _Line(call, visibility, heads, dtype, offset)
     queries, keys = visibility.positions
-    # Looking at positions waits for the device; it is only worth it where there is no wait.
+    # Reading positions would wait for a GPU, so this is only checked on CPUs.
     if queries.device.type == "cpu" and bool(
         (queries.diff() == 1).all() & (keys.diff() == 1).all()
     ):
@@ -195,19 +195,20 @@ def affine_tiles(
 
 
 def _rows(table: Tensor, heads: slice) -> Tensor:
-    """The rows of `heads`; a shared table has one row for all."""
+    """Rows of `heads`; a shared table has a single row."""
     return table if table.shape[0] == 1 else table[heads]
 
 
 def _fold(grad: Tensor, total: Tensor) -> Tensor:
-    """Gradients by head, summed where the total is shared by the heads."""
+    """Gradients by head, summed if the heads share the table."""
     return grad.sum(0, keepdim=True) if total.shape[0] == 1 else grad
 
 
 def _sum_antidiagonals(tile: Tensor) -> Tensor:
     """``[h, q, k] -> [h, q + k - 1]``, element n the sum over ``row + column == n``."""
     heads, rows, columns = tile.shape
-    # Rows one shorter than they were written move each row one place on from the row above.
+    # Reading rows that are one element shorter than written shifts each row by one against the row
+    # above.
     width = columns + rows - 1
     padded = F.pad(tile, (0, rows)).flatten(1)[:, : rows * width]
     return padded.view(heads, rows, width).sum(1)

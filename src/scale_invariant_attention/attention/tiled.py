@@ -1,9 +1,9 @@
 """Attention in tiles of plain torch operations: any device, any dtype, memory linear in length.
 
-Forward is the online softmax; backward computes the weights again from the log-sum-exp. Tiles that
-masks make empty are skipped, and only tiles that are cut by a mask are masked.
+Forward is the online softmax; backward recomputes the weights from the log-sum-exp. Tiles without a
+visible pair are skipped, and only partially visible tiles are masked.
 
-Shapes inside: N problems (batch rows times key heads), G query heads a key head, q and k the rows
+Shapes inside: N problems (batch rows times key heads), G query heads per key head, q and k the rows
 and columns of a tile. A tile of scores is ``[N, G * q, k]``.
 """
 
@@ -20,13 +20,13 @@ from .opaque import Gradients, register_opaque
 from .tables import AffineGradients, AffineTiles, Tile, affine_tiles
 from .visibility import BlockMap, Visibility
 
-# In bytes: what torch gives the memory that it allocates.
+# In bytes: the alignment of memory that torch allocates.
 ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
 class TileSize:
-    """How many queries and keys a tile covers, and how many scores all its heads may hold."""
+    """Queries and keys per tile, and the maximum number of scores over all its heads."""
 
     queries: int
     keys: int
@@ -34,9 +34,9 @@ class TileSize:
 
     @classmethod
     def for_call(cls, call: AttentionCall) -> "TileSize":
-        """Tiles that stay in the cache of a CPU, or keep a GPU busy.
+        """Tiles that fit into the cache of a CPU, or keep a GPU busy.
 
-        Few heads or few queries are made up for by more keys.
+        Fewer heads or queries are compensated by more keys.
         """
         if call.query.device.type != "cpu":
             return cls(1024, 1024, 2**25)
@@ -67,7 +67,7 @@ def forward(call: AttentionCall, size: TileSize | None = None) -> tuple[Tensor, 
                 if tile.hidden is not None:
                     logits.masked_fill_(tile.hidden, -torch.inf)
                 risen = torch.maximum(highest, scores.amax(-1, keepdim=True))
-                # Where nothing is visible yet the maximum is -inf, and -inf - -inf would be NaN.
+                # If no key was visible so far, the maximum is -inf, and -inf - -inf would be NaN.
                 base = risen.masked_fill(risen == -torch.inf, 0)
                 weights = scores.sub_(base).exp_()
                 shrink = torch.exp(highest - base)
@@ -88,7 +88,7 @@ def backward(
     affine_grads: bool,
     size: TileSize | None = None,
 ) -> Gradients:
-    """The gradients of all inputs; those of the affine only when asked for."""
+    """Gradients of all inputs; those of the affine only if `affine_grads`."""
     size = size or TileSize.for_call(call)
     dtype = compute_dtype(call.query.dtype)
     grad_query, grad_key, grad_value = (
@@ -108,7 +108,7 @@ def backward(
                 part.of_queries(grad_out, queries),
                 part.of_queries(grad_lse, queries).unsqueeze(-1),
             )
-            # Silent rows must not overflow: infinity less their infinite base would be NaN.
+            # Silent rows must not overflow: infinity minus their infinite base would be NaN.
             query.masked_fill_(base == torch.inf, 0)
             block_grad_query = torch.zeros_like(query)
             for tile in part.tiles(queries):
@@ -125,7 +125,7 @@ def backward(
                 grad_logits.sub_(delta).mul_(weights)
                 by_head = part.by_head(grad_logits)
                 if tile.hidden is not None:
-                    # A row spoilt by NaN has NaN times the zero weight here.
+                    # For a NaN row, the zero weight times NaN is NaN.
                     by_head.masked_fill_(tile.hidden, 0)
                 if grad_affine is not None:
                     part.affine.add_gradients(tile, by_head, part.by_head(scores), grad_affine)
@@ -156,17 +156,17 @@ class _Part:
     def of_keys(self, tensor: Tensor) -> Tensor:
         """Keys or values of this part, ``[N, Lk, D]``."""
         part = tensor[self.rows, self.key_heads].to(self.dtype)
-        # Always with the same strides, also of dimensions of size 1, and aligned: otherwise products
-        # sum in another order. Clearing NaN away makes a copy, which must not change a single bit.
+        # Always with the same strides, even in dimensions of size 1, and aligned: otherwise products
+        # may sum in another order. Removing NaN makes a copy, which must not change a single bit.
         flat = part.flatten()
         if flat.data_ptr() % ALIGNMENT != 0:
             flat = flat.clone()
         return flat.view(-1, *part.shape[2:])
 
     def of_queries(self, tensor: Tensor, queries: slice) -> Tensor:
-        """A copy of a block of anything by query, rows backwards: ``[N, G * q]`` or ``[.., D]``.
+        """Copy of a block of a tensor by query, rows reversed: ``[N, G * q]`` or ``[.., D]``.
 
-        Backwards, because then a tile of a table by distance is a plain strided view of the table.
+        Reversed, because then a tile of a table by distance is a plain strided view of the table.
         """
         block = self._query_view(tensor)[:, :, :, queries].flip(3).to(self.dtype)
         return block.contiguous().flatten(0, 1).flatten(1, 2)
@@ -205,7 +205,7 @@ class _Part:
         )
 
     def query_blocks(self) -> Iterator[slice]:
-        """The blocks of queries in order."""
+        """Blocks of queries in order."""
         return _blocks(self.visibility.positions[0].shape[0], self.size.queries)
 
     @cached_property
@@ -213,7 +213,7 @@ class _Part:
         return BlockMap(self.visibility, self.size.queries, self.size.keys)
 
     def tiles(self, queries: slice) -> Iterator[Tile]:
-        """The tiles of a block of queries that hold a visible pair."""
+        """Tiles of a block of queries that contain a visible pair."""
         some, full = self._map.rows(queries.start // self.size.queries)
         blocks = _blocks(self.visibility.positions[1].shape[0], self.size.keys)
         for keys, worth, uncut in zip(blocks, some.tolist(), full.tolist(), strict=True):
@@ -264,11 +264,11 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
 def _row_terms(
     out: Tensor, lse: Tensor, grad_out: Tensor, grad_lse: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What backward needs of every row: its gradient, its base and its delta.
+    """Gradient, base and delta of every row.
 
-    ``weight = exp(logit - base)``, ``grad_logit = weight * (grad_weight - delta)``. A row that saw
-    no key, or whose gradient is zero, gets a base of infinity: its weights vanish, and so does all
-    that it would contribute, even if its output is NaN.
+    ``weight = exp(logit - base)``, ``grad_logit = weight * (grad_weight - delta)``. A row that saw no
+    key, or whose gradient is zero, gets an infinite base: its weights vanish, and with them all its
+    contributions, even if its output is NaN.
     """
     delta = (grad_out * out).sum(-1, keepdim=True) - grad_lse
     unwanted = (grad_out == 0).all(-1, keepdim=True) & (grad_lse == 0)
