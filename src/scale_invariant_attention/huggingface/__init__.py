@@ -73,15 +73,15 @@ def _register() -> None:
     from .attention import attention_forward
     from .gpt_config import MODEL_TYPE, ScaleInvariantGPTConfig
     from .gpt_model import ScaleInvariantGPTForCausalLM
+    from .layer import set_scheme_when_built
     from .masks import attention_mask
     from .settings import IMPLEMENTATION
-    from .slots import fill_when_built
 
     AttentionInterface.register(IMPLEMENTATION, attention_forward)
     AttentionMaskInterface.register(IMPLEMENTATION, attention_mask)
     # transformers offers no way for a config to add modules to a layer, and they must exist before
     # weights are loaded. This hook is torch's own; it runs as layers are assembled.
-    register_module_module_registration_hook(fill_when_built)
+    register_module_module_registration_hook(set_scheme_when_built)
     config, model = ScaleInvariantGPTConfig, ScaleInvariantGPTForCausalLM
     AutoConfig.register(MODEL_TYPE, config, exist_ok=True)
     AutoModelForCausalLM.register(config, model, exist_ok=True)

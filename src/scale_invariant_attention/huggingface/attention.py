@@ -9,23 +9,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import schemes
-from .placing import Placing, placing
+from ..schemes import ScaleInvariant, Scheme
+from .layer import NAME, CalibratedLayer
 from .settings import read
-from .slots import NAME, Slots
+from .visibility import TokenLayout, token_layout
 
-# Of models that only switched their implementation: the transform with the paper's tau in all heads.
-DEFAULT_SLOTS = Slots(schemes.get("scale-invariant-nope"), heads=1)
+# For models that only switched their implementation: the transform with the paper's tau in all heads.
+DEFAULT_LAYER = CalibratedLayer(Scheme(distance=ScaleInvariant()), heads=1)
 OBSERVER = "observe_scores"
 
-# Called with a layer, its slots, scaled queries, keys, their placing and the factor of q . k.
-Observer = Callable[[nn.Module, Slots, Tensor, Tensor, Placing, float | None], None]
+# Called with a module, its scheme, scaled queries, keys, their layout and the factor of q . k.
+Observer = Callable[[nn.Module, CalibratedLayer, Tensor, Tensor, TokenLayout, float | None], None]
 
 REFUSED = {
     "softcap": "a soft cap on scores (attn_logit_softcapping), which is no function of distance",
-    "position_bias": "a bias for every pair of positions",
-    "indices": "keys chosen for every query",
-    "block_indices": "blocks of keys chosen for every query",
+    "position_bias": "a bias per pair of positions",
+    "indices": "keys chosen per query",
+    "block_indices": "blocks of keys chosen per query",
     "head_mask": "a mask of heads",
     "cache": "a paged cache (continuous batching), whose keys have no positions",
     "block_table": "a paged cache (continuous batching), whose keys have no positions",
@@ -48,8 +48,8 @@ def attention_forward(
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Attention ``[B, L, H, D]`` from ``[B, H, L, D]`` queries and ``[B, Hk, N, D]`` keys and values."""
-    _refuse(module, dropout, is_causal, others)
-    placed = placing(
+    _check_supported(module, dropout, is_causal, others)
+    layout = token_layout(
         attention_mask,
         position_ids,
         batch=query.shape[0],
@@ -57,51 +57,57 @@ def attention_forward(
         keys=key.shape[2],
         window=sliding_window,
     )
-    placed.check_boundaries(others.get("cu_seq_lens_q"))
-    slots = _slots(module)
-    query = slots.scaled(query, placed)
+    layout.check_boundaries(others.get("cu_seq_lens_q"))
+    layer = _layer_of(module)
+    query = layer.scale_queries(query, layout.positions)
     observe: Observer | None = getattr(module, OBSERVER, None)
     if observe is not None:
-        observe(module, slots, query, key, placed, scaling)
-    if s_aux is None:
-        out: Tensor = slots.attend(query, key, value, placed, scale=scaling)
-    else:
-        out, lse = slots.attend(query, key, value, placed, scale=scaling, return_lse=True)
-        out = _with_sink(out, lse, s_aux)
+        observe(module, layer, query, key, layout, scaling)
+    out = layer.attend(
+        query,
+        key,
+        value,
+        layout.visibility,
+        affine=layer.shifted_affine(layout, query),
+        scale=scaling,
+        return_lse=s_aux is not None,
+    )
+    if s_aux is not None:
+        out = _with_sink(*out, s_aux)
     return out.transpose(1, 2).contiguous(), None
 
 
-def _slots(module: nn.Module) -> Slots:
-    slots: Slots | None = getattr(module, NAME, None)
-    if slots is not None:
-        return slots
+def _layer_of(module: nn.Module) -> CalibratedLayer:
+    layer: CalibratedLayer | None = getattr(module, NAME, None)
+    if layer is not None:
+        return layer
     settings = read(getattr(module, "config", None))
     if settings is not None and settings.uses_our_attention:
         raise ValueError(
             f"the config says that this model was converted to {settings.scheme_name!r}, but it was "
             "not: convert it with convert(model, ...), or build it from its config with from_config"
         )
-    return DEFAULT_SLOTS
+    return DEFAULT_LAYER
 
 
 def _with_sink(out: Tensor, lse: Tensor, sink: Tensor) -> Tensor:
-    """A learned logit for each head that takes its share of the softmax, and has no value."""
+    """The output if the softmax had one more logit per head, learned and without a value."""
     share = torch.sigmoid(lse - sink.to(lse.dtype).reshape(-1, 1))
     return (out * share.unsqueeze(-1)).to(out.dtype)
 
 
-def _refuse(
+def _check_supported(
     module: nn.Module, dropout: float, is_causal: bool | None, others: dict[str, Any]
 ) -> None:
-    for name, what in REFUSED.items():
+    for name, description in REFUSED.items():
         if others.get(name) is not None:
             raise NotImplementedError(
-                f"scale_invariant attention cannot take {name}, {what}: set it to None in the config, "
-                "or take another attn_implementation for this model"
+                f"scale_invariant attention does not support {name}, {description}: set it to None in "
+                "the config, or use another attn_implementation for this model"
             )
     if others.get("output_attentions"):
         raise NotImplementedError(
-            "scale_invariant attention never holds the attention weights: call the model with "
+            "scale_invariant attention never stores the attention weights: call the model with "
             "output_attentions=False"
         )
     if dropout:
@@ -113,5 +119,5 @@ def _refuse(
     if not causal:
         raise NotImplementedError(
             f"scale_invariant attention is causal, and {type(module).__name__} is not (an encoder, or "
-            "cross-attention): take another attn_implementation for it"
+            "cross-attention): use another attn_implementation for it"
         )

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from ..analysis import LayerScores
 from ..schemes import Scheme
 from .attention import OBSERVER
-from .placing import Placing
+from .layer import NAME, CalibratedLayer, is_attention
 from .settings import IMPLEMENTATION
-from .slots import NAME, Slots, is_attention
+from .visibility import TokenLayout
 
 
 @torch.no_grad()
@@ -55,7 +55,9 @@ def capturing(model: Any, visit: Callable[[LayerScores], object]) -> Iterator[No
     implementation, training = model.config._attn_implementation, model.training
     plain = implementation != IMPLEMENTATION
     # A converted model may have been switched to another implementation.
-    slots_before = {module: module._modules[NAME] for module in attention if hasattr(module, NAME)}
+    schemes_before = {
+        module: module._modules[NAME] for module in attention if hasattr(module, NAME)
+    }
     before_rotary: dict[nn.Module, tuple[Tensor, Tensor] | None] = {}
 
     def capture_before_rotary(
@@ -65,24 +67,24 @@ def capturing(model: Any, visit: Callable[[LayerScores], object]) -> Iterator[No
 
     def observe(
         module: nn.Module,
-        slots: Slots,
+        layer: CalibratedLayer,
         query: Tensor,
         key: Tensor,
-        placing: Placing,
+        layout: TokenLayout,
         scale: float | None,
     ) -> None:
-        layer: Any = module.layer_idx
+        index: Any = module.layer_idx
         # Captured once per call of the module, even if it attends twice.
         before = before_rotary.pop(module, None)
         scale = query.shape[-1] ** -0.5 if scale is None else scale
-        shift = slots.shift(query.device)
+        shift = layer.shift(query.device)
         visit(
             LayerScores(
-                layer,
+                index,
                 *_shifted(query, key, shift, scale),
-                slots.tables_of_scheme(placing, query),
+                layer.affine(layout.span, query),
                 scale,
-                placing.visibility,
+                layout.visibility,
                 unrotated=None if before is None else _shifted(*before, shift, scale),
                 rotary_known=before is not None,
             )
@@ -98,7 +100,7 @@ def capturing(model: Any, visit: Callable[[LayerScores], object]) -> Iterator[No
         for module in attention:
             setattr(module, OBSERVER, observe)
             if plain:
-                setattr(module, NAME, Slots(Scheme(), model.config.num_attention_heads))
+                setattr(module, NAME, CalibratedLayer(Scheme(), model.config.num_attention_heads))
         yield
     finally:
         for hook in hooks:
@@ -107,8 +109,8 @@ def capturing(model: Any, visit: Callable[[LayerScores], object]) -> Iterator[No
             module.__dict__.pop(OBSERVER, None)
             if plain and NAME in module._modules:
                 delattr(module, NAME)
-            if module in slots_before:
-                setattr(module, NAME, slots_before[module])
+            if module in schemes_before:
+                setattr(module, NAME, schemes_before[module])
         model.set_attn_implementation(implementation)
         model.train(training)
 
@@ -132,7 +134,7 @@ def _before_rotary(
     if embedding is None:
         return None
 
-    def stop(module: nn.Module, slots: Any, query: Tensor, key: Tensor, *others: Any) -> None:
+    def stop(module: nn.Module, layer: Any, query: Tensor, key: Tensor, *others: Any) -> None:
         raise _CapturedError(query, key)
 
     observer = getattr(attention, OBSERVER)

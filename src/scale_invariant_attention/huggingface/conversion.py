@@ -8,11 +8,11 @@ from torch import nn
 
 from .. import schemes
 from ..arguments import did_you_mean, positive_number
-from ..schemes import NTK, ScaleInvariant, YaRN
+from ..schemes import NTK, YaRN
 from . import settings as held
 from .calibration import Calibration
+from .layer import is_attention, layer_for, set_scheme
 from .settings import IMPLEMENTATION, Parameters, Settings, rope_parameters
-from .slots import fill, is_attention, slots_for
 
 ORIGINAL = ("rope_parameters", "max_position_embeddings")
 # Layers of these families build masks of their own, unrelated to positions.
@@ -56,13 +56,13 @@ def convert(
     config = _checked_config(model)
     before = held.read(config)
     original = before.original if before is not None else _snapshot(config)
-    options = _checked_options(scheme, options, config, original)
+    options = _checked_options(scheme, options, original)
     settings = Settings(scheme, options, _checked_calibration(calibration, config), original)
     attention = [module for module in model.modules() if is_attention(module)]
     if settings.uses_our_attention:
         _check_attention(model, attention, config)
         _check_context_independence(settings)
-        slots_for(settings, config.num_attention_heads, 0)
+        layer_for(settings, config.num_attention_heads, 0)
     elif calibration is not None:
         raise ValueError(
             f"calibration must be None for scheme {scheme!r}, whose logits are the scores themselves"
@@ -83,7 +83,7 @@ def convert(
     )
     _rebuild_rotaries(model)
     for module in attention:
-        fill(module, settings)
+        set_scheme(module, settings)
     ours = settings.uses_our_attention
     model.set_attn_implementation(IMPLEMENTATION if ours else original["attn_implementation"])
     return model
@@ -139,13 +139,12 @@ def _snapshot(config: Any) -> dict[str, Any]:
 
 
 def _checked_options(
-    scheme: str, options: dict[str, Any], config: Any, original: dict[str, Any]
+    scheme: str, options: dict[str, Any], original: dict[str, Any]
 ) -> dict[str, Any]:
     """The given options, and the training length if the scheme takes one."""
-    default = schemes.get(scheme)
     known = set(schemes.options(scheme))
     takes_length = "train_length" in known
-    takes_factor = isinstance(default.rotary, YaRN)
+    takes_factor = isinstance(schemes.get(scheme).rotary, YaRN)
     known |= {"factor"} if takes_factor else set()
     for option in options:
         if option not in known:
@@ -163,26 +162,15 @@ def _checked_options(
             f"factor must be at least 1, the longest context as a multiple of the training length, got "
             f"{options['factor']:g}"
         )
-    tau = options.get("tau")
-    if isinstance(tau, list | tuple) and isinstance(default.distance, ScaleInvariant):
-        options = {**options, "tau": _tau_per_head(tau, config.num_attention_heads)}
-        if options.get("learn_tau"):
-            raise ValueError("tau must be one number with learn_tau=True: all heads start from it")
     if takes_length:
         options = {"train_length": original["max_position_embeddings"], **options}
     try:
         json.dumps(options)
     except TypeError:
         raise TypeError(
-            f"options must be plain numbers, as a config holds them, got {options}"
+            f"options must be plain values, as a config holds them, got {options}"
         ) from None
     return options
-
-
-def _tau_per_head(tau: Any, heads: int) -> list[float]:
-    if len(tau) != heads:
-        raise ValueError(f"tau must be one number or one per head, {heads}, got {len(tau)}")
-    return [positive_number("tau", value) for value in tau]
 
 
 def _checked_calibration(

@@ -20,7 +20,6 @@ from ..schemes import (
     NTK,
     ProportionalRoPE,
     RoPE,
-    ScaleInvariant,
     Scheme,
     TruncatedRoPE,
     YaRN,
@@ -51,22 +50,10 @@ class Settings:
 
     @cached_property
     def scheme(self) -> Scheme:
-        """The scheme itself, without what only transformers models have: a tau per head, a factor."""
+        """The scheme itself; `factor` is an option of transformers' YaRN alone."""
         known = schemes.options(self.scheme_name)
         options = {name: value for name, value in self.options.items() if name in known}
-        if isinstance(options.get("tau"), list):
-            shared = {name: value for name, value in options.items() if name != "tau"}
-            scheme = schemes.get(self.scheme_name, **shared)
-            if isinstance(scheme.distance, ScaleInvariant):
-                return scheme
         return schemes.get(self.scheme_name, **options)
-
-    @property
-    def head_taus(self) -> list[float] | None:
-        """One tau per head, if they were given."""
-        tau = self.options.get("tau")
-        per_head = isinstance(tau, list) and isinstance(self.scheme.distance, ScaleInvariant)
-        return tau if per_head else None
 
     @property
     def attention_scheme(self) -> Scheme:
