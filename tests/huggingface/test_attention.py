@@ -1,4 +1,4 @@
-"""Models compute what the definition says, whatever their family, masks and positions."""
+"""Converted models match the definition for every family, mask and position."""
 
 import copy
 import math
@@ -35,7 +35,7 @@ def assert_same(model, defined, mask=None, **arguments):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_and_kind_of_input_is_as_defined(family):
+def test_every_family_and_kind_of_input_matches_the_definition(family):
     model, defined = both(converted(family))
     assert_same(model, defined, input_ids=some_tokens(2, LENGTH))
 
@@ -47,12 +47,12 @@ def test_every_family_and_kind_of_input_is_as_defined(family):
     assert_same(model, defined, mask, input_ids=ids, attention_mask=mask, position_ids=counted)
 
     if family == "gpt-oss":
-        return  # transformers' own mask of it does not separate sequences; ours does, see below
+        return  # transformers' own mask does not separate its sequences; ours does, see below
     packed = torch.cat([torch.arange(9), torch.arange(LENGTH - 9)])[None]
     assert_same(model, defined, input_ids=some_tokens(2, LENGTH), position_ids=packed)
 
 
-def test_the_transform_changes_what_a_model_says():
+def test_the_transform_changes_logits():
     plain, ids = tiny(), some_tokens(1, LENGTH)
     by_scheme = {name: converted(scheme=name) for name in ("p-rope", "scale-invariant-p-rope")}
     with torch.no_grad():
@@ -61,7 +61,7 @@ def test_the_transform_changes_what_a_model_says():
     assert not torch.allclose(logits[1], logits[2], atol=0.1)
 
 
-def test_switching_the_implementation_alone_is_the_transform_on_the_models_own_rotary():
+def test_switching_the_implementation_applies_the_transform_and_keeps_the_rotary():
     model = tiny()
     rotary = copy.deepcopy(model.config.rope_parameters)
     model.set_attn_implementation("scale_invariant")
@@ -73,12 +73,12 @@ def test_positions_with_gaps_count_as_distances():
     model, defined = both(converted())
     ids, mask = some_tokens(2, LENGTH), torch.ones(2, LENGTH, dtype=torch.long)
     gaps = torch.arange(LENGTH) + 40 * (torch.arange(LENGTH) > 7)
-    # Without a mask transformers takes a gap for the start of another sequence.
+    # Without a mask transformers treats a gap as the start of another sequence.
     assert_same(model, defined, input_ids=ids, attention_mask=mask, position_ids=gaps[None])
     assert_same(model, defined, input_ids=ids, position_ids=gaps[None])
 
 
-def test_padding_between_tokens_is_neither_seen_nor_counted_where_positions_leave_it_out():
+def test_padding_between_tokens_is_hidden_and_counted_only_if_positions_count_it():
     model, defined = both(converted())
     mask = torch.ones(2, LENGTH, dtype=torch.long)
     mask[1, 5:9] = 0
@@ -88,7 +88,7 @@ def test_padding_between_tokens_is_neither_seen_nor_counted_where_positions_leav
     assert_same(model, defined, mask, input_ids=ids, attention_mask=mask, position_ids=counted)
 
 
-def test_positions_that_start_again_separate_documents_with_a_mask_too():
+def test_positions_that_restart_separate_documents_also_with_a_mask():
     model = converted()
     ids = some_tokens(1, LENGTH)
     packed = torch.cat([torch.arange(9), torch.arange(LENGTH - 9)])[None]
@@ -109,7 +109,7 @@ def unchanged(distance):
 
 
 def log_n(position_ids):
-    # It is a parameter, in float32.
+    # The scale is a float32 parameter.
     start = torch.tensor(64 / math.lgamma(65)).double()
     return start * (position_ids + 1).double().log()[:, None, :, None]
 
@@ -129,7 +129,7 @@ def log_n(position_ids):
         ("yarn", unchanged, None),
     ],
 )
-def test_every_scheme_is_as_defined(scheme, distance, query):
+def test_every_scheme_matches_its_definition(scheme, distance, query):
     options = {"factor": 4.0} if scheme == "yarn" else {}
     model = converted(scheme=scheme, **options)
     changes = {} if query is None else {"query": query}
@@ -139,7 +139,7 @@ def test_every_scheme_is_as_defined(scheme, distance, query):
     assert_same(model, defined, input_ids=some_tokens(2, LENGTH), position_ids=packed)
 
 
-def test_every_name_of_a_scheme_converts():
+def test_every_named_scheme_converts():
     model, ids = tiny(), some_tokens(1, LENGTH)
     for scheme in schemes.names():
         huggingface.convert(model, scheme, **({"factor": 4.0} if scheme == "yarn" else {}))
@@ -148,7 +148,7 @@ def test_every_name_of_a_scheme_converts():
 
 
 @pytest.mark.parametrize("learn_tau", [False, True])
-def test_a_tau_for_each_head(learn_tau):
+def test_one_tau_per_head(learn_tau):
     taus = [0.5, 3.0, 10.0, 80.0]
 
     def by_head(distance):
@@ -187,7 +187,7 @@ def test_calibrated_scores_are_shifted_and_divided(with_mean):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_later_tokens_never_change_what_came_before(family):
+def test_later_tokens_never_change_earlier_outputs(family):
     model = converted(family)
     ids, mask = left_padded([some_tokens(LENGTH), some_tokens(15, seed=1)])
     changed = ids.clone()
@@ -211,7 +211,7 @@ def test_packed_equals_separate(family):
     torch.testing.assert_close(together, apart, rtol=1e-9, atol=1e-9)
 
 
-def test_a_mask_of_pairs_says_what_positions_and_padding_would():
+def test_a_mask_of_pairs_equals_positions_that_restart():
     model = converted("mistral").double()
     ids = some_tokens(2, LENGTH)
     token = torch.arange(LENGTH)
@@ -238,7 +238,7 @@ def test_padding_as_a_mask_of_pairs():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_narrow_dtypes_lose_no_more_than_the_definition_does(dtype):
+def test_low_precision_is_as_accurate_as_the_definition(dtype):
     model, defined = both(converted())
     ids = some_tokens(2, LENGTH)
     with torch.no_grad():
@@ -247,8 +247,8 @@ def test_narrow_dtypes_lose_no_more_than_the_definition_does(dtype):
         assert (model.to(dtype)(ids).logits - exact).abs().max() < 2 * lost
 
 
-def test_no_mask_of_pairs_is_made():
-    """Attention of 64 tokens at positions far apart, in the memory of a few rows."""
+def test_no_mask_of_pairs_is_built():
+    """The mask of 64 tokens has a few rows, not one entry per pair."""
     model = converted()
     ids = some_tokens(1, 64)
     seen = []

@@ -1,4 +1,4 @@
-"""Queries and keys before rotary are what the projections and norms of a family give, in float64."""
+"""Queries and keys before rotary equal the outputs of a family's projections and norms, in float64."""
 
 from functools import partial
 
@@ -12,7 +12,7 @@ from scale_invariant_attention.analysis import attention_by_length, score_statis
 from scale_invariant_attention.huggingface import transformers_scores
 
 LENGTH = 23
-# Rotary that is interleaved, or of a part of each head, or missing in some layers.
+# Families whose rotary is interleaved, covers part of each head, or is missing in some layers.
 OTHERS = {
     "glm": lambda: GlmConfig(**GROUPED, head_dim=16, partial_rotary_factor=0.5),
     "phi": lambda: PhiConfig(**SIZES, partial_rotary_factor=0.5),
@@ -38,7 +38,7 @@ def seen(model, tokens, **arguments):
 
 
 def captured(model, tokens):
-    """Queries and keys ``[B, H, L, D]`` of every layer, from the modules that make them."""
+    """Queries and keys ``[B, H, L, D]`` of every layer, from the modules that compute them."""
     found = {}
 
     def keep(name, layer):
@@ -74,7 +74,7 @@ def captured(model, tokens):
             plain = heads(found[layer, f"{name}_proj"], width)
             normed = found.get((layer, f"{name}_norm"))
             if normed is not None:
-                # Some norms see [B, L, H, D], and others [B, H, L, D].
+                # Some norms get [B, L, H, D], and others [B, H, L, D].
                 plain = normed if normed.shape == plain.shape else normed.transpose(1, 2)
             pair.append(plain)
         pairs.append(pair)
@@ -96,8 +96,8 @@ def test_every_family(family):
         assert not torch.allclose(scores.query, scores.unrotated[0], atol=1e-3)
 
 
-def test_layers_that_rotate_nothing_have_queries_as_they_are():
-    """Cohere rotates in float32; the second layer of Cohere 2 is given an embedding and takes none."""
+def test_layers_without_rotary_keep_their_queries():
+    """Cohere rotates in float32; the second layer of Cohere 2 gets an embedding and ignores it."""
     tokens = some_tokens(2, LENGTH)
     check(model_of("cohere"), tokens, tolerance=1e-6)
     model = model_of("cohere2")
@@ -107,7 +107,7 @@ def test_layers_that_rotate_nothing_have_queries_as_they_are():
     assert torch.equal(plain.query, plain.unrotated[0])
 
 
-def test_yarn_has_its_factor_in_the_rotary():
+def test_yarn_includes_its_factor_in_the_rotary():
     model, tokens = tiny("llama", rope_parameters=YARN).double(), some_tokens(2, LENGTH)
     check(model, tokens)
     (first, _) = seen(model, tokens)
@@ -126,8 +126,8 @@ def test_converted_models(family, scheme):
             assert torch.equal(scores.query, scores.unrotated[0])
 
 
-def test_factors_of_queries_are_in_both():
-    """Of a calibrated LogN, both factors; rotation keeps the length of a query."""
+def test_query_factors_are_included_before_and_after_rotary():
+    """With a calibrated LogN both factors are included; rotation keeps the norm of a query."""
     model, tokens = model_of("llama"), some_tokens(2, LENGTH)
     measured = huggingface.measure_scores(model, [tokens])
     huggingface.convert(model, "logn-rope", calibration=measured.without_mean)
@@ -139,7 +139,7 @@ def test_factors_of_queries_are_in_both():
         torch.testing.assert_close(found, query * factor, rtol=1e-6, atol=1e-6)
 
 
-def test_statistics_before_rotary_are_those_of_what_is_not_rotated():
+def test_statistics_before_rotary_use_unrotated_scores():
     model, tokens = tiny("llama"), some_tokens(2, LENGTH)
     (measured,) = attention_by_length(partial(transformers_scores, model), tokens, (LENGTH,))
     for scores, layer in zip(seen(model, tokens), measured.layers, strict=True):
@@ -148,8 +148,8 @@ def test_statistics_before_rotary_are_those_of_what_is_not_rotated():
         assert not torch.allclose(layer.scores.variance, expected.variance, rtol=1e-3)
 
 
-def test_a_rotary_of_another_form_is_not_taken_for_none(monkeypatch):
-    """What cannot be known is missing, and all else is there."""
+def test_an_unknown_form_of_rotary_is_reported_as_unknown(monkeypatch):
+    """Only the statistics before rotary are missing."""
     model, tokens = tiny("llama"), some_tokens(2, LENGTH)
     known = seen(model, tokens)
     monkeypatch.setattr(
@@ -165,7 +165,7 @@ def test_a_rotary_of_another_form_is_not_taken_for_none(monkeypatch):
     assert measured.to_dict()["layers"][0]["unrotated_scores"] is None
 
 
-def test_the_model_is_left_as_it_was():
+def test_the_model_is_left_unchanged():
     model, tokens = tiny("llama"), some_tokens(2, LENGTH)
     with torch.no_grad():
         before = model(tokens).logits

@@ -1,4 +1,4 @@
-"""With a cache models compute what they compute without one, step by step, in every kind of cache."""
+"""Cached equals uncached at every step, for every kind of cache."""
 
 import pytest
 import torch
@@ -9,12 +9,12 @@ LENGTH, NEW = 17, 9
 
 
 def uncached(model, ids, mask):
-    """Logits of the last NEW steps, each computed from scratch."""
+    """Logits of the last NEW steps, computed without a cache."""
     return model(ids, attention_mask=mask, use_cache=False).logits[:, LENGTH - 1 : -1]
 
 
 def cached(model, ids, mask, cache, steps, positions=None):
-    """The same in steps of so many tokens."""
+    """The same logits, computed with a cache in steps of the given sizes."""
     found, start = [], 0
     for step in steps:
         end = start + step
@@ -54,7 +54,7 @@ def test_cached_equals_uncached_at_every_step(family, kind):
 
 
 @torch.no_grad()
-def test_positions_that_leave_padding_out():
+def test_positions_that_skip_padding():
     model = converted().double()
     total = LENGTH + NEW
     ids, mask = some_tokens(2, total), torch.ones(2, total, dtype=torch.long)
@@ -67,14 +67,14 @@ def test_positions_that_leave_padding_out():
     assert_close(got, expected)
     by_index = model(ids, attention_mask=mask).logits[:, LENGTH - 1 : -1]
     assert_close(cached(model, ids, mask, DynamicCache(config=model.config), steps), by_index)
-    # Row 0 agrees but for its rotation in float32, since padding there stands before everything.
+    # Row 0 agrees up to its rotation in float32, because its padding precedes all tokens.
     torch.testing.assert_close(got[0], by_index[0], rtol=1e-3, atol=1e-4)
     assert not torch.allclose(got[1], by_index[1], atol=1e-3)
 
 
 @pytest.mark.parametrize("scheme", ["alibi", "logn-p-rope", "scale-invariant-nope", "nope"])
 @torch.no_grad()
-def test_other_schemes_are_cached_too(scheme):
+def test_other_schemes_with_a_cache(scheme):
     model = converted("gemma3", scheme).double()
     ids, mask = left_padded([some_tokens(26), some_tokens(20, seed=1)])
     positions = (mask.cumsum(1) - 1).clamp(min=0)
@@ -98,7 +98,7 @@ def test_positions_that_a_cache_cannot_know_are_refused():
 
 
 @torch.no_grad()
-def test_a_window_and_padding_between_tokens_do_not_go_together():
+def test_a_window_with_padding_between_tokens_is_refused():
     model = converted("mistral")
     mask = torch.ones(1, LENGTH, dtype=torch.long)
     mask[:, 5:8] = 0

@@ -1,4 +1,4 @@
-"""Scores are measured as a loop over pairs would, and calibrated scores have mean 0 and spread 1."""
+"""Measured statistics of scores, and calibrated scores with mean 0 and spread 1."""
 
 import copy
 from dataclasses import replace
@@ -12,7 +12,7 @@ from scale_invariant_attention import DistanceAffine, huggingface
 LENGTH = 37
 
 
-def test_measuring_leaves_a_model_as_it_was():
+def test_measuring_leaves_a_model_unchanged():
     model = tiny().train()
     before, config = copy.deepcopy(model.state_dict()), model.config.to_dict()
     huggingface.measure_scores(model, [some_tokens(2, LENGTH)])
@@ -22,7 +22,7 @@ def test_measuring_leaves_a_model_as_it_was():
     assert not any("observe_scores" in vars(module) for module in model.modules())
 
 
-def test_measuring_leaves_what_a_switched_model_has_learned():
+def test_measuring_keeps_the_learned_parameters_of_a_switched_model():
     model = converted(scheme="logn-p-rope")
     before = copy.deepcopy(model.state_dict())
     model.set_attn_implementation("sdpa")
@@ -31,10 +31,10 @@ def test_measuring_leaves_what_a_switched_model_has_learned():
 
 
 def test_the_first_layers_scores_are_calibrated_exactly():
-    """The first layer reads the same before and after, so its scores get mean 0 and spread 1."""
+    """The first layer has the same inputs before and after, so its scores get mean 0 and spread 1."""
     model = tiny()
     batches = [some_tokens(2, LENGTH), some_tokens(1, LENGTH, seed=1)]
-    # With the rotary that the calibrated model will have.
+    # With the rotary of the calibrated model.
     measured = huggingface.measure_scores(huggingface.convert(model, "p-rope"), batches)
     assert (measured.spread - 1).abs().min() > 0.01
     huggingface.convert(model, calibration=measured)
@@ -46,7 +46,7 @@ def test_the_first_layers_scores_are_calibrated_exactly():
     assert "mean" not in model.config.scale_invariant_attention["calibration"]
 
 
-def test_a_mean_moves_scores_and_leaves_logits_as_the_model_has_them():
+def test_a_mean_shifts_captured_scores_and_not_the_models_logits():
     calibration = huggingface.Calibration(0.5 + torch.rand(2, 4), torch.randn(2, 4))
     model, seen = converted(calibration=calibration).double(), []
     huggingface.transformers_scores(model, some_tokens(2, LENGTH), seen.append)

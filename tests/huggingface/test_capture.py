@@ -1,4 +1,4 @@
-"""All of `analysis` for models of transformers: what is seen is what their attention is made of."""
+"""The analysis of transformers models uses the scores that their attention computes."""
 
 from functools import partial
 
@@ -20,7 +20,7 @@ def layers(model, tokens, **arguments):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_weights_are_those_that_the_model_computes_itself(family):
+def test_attention_weights_equal_the_models_own(family):
     """A plain model's own eager attention returns its weights."""
     model = tiny(family)
     tokens = some_tokens(2, LENGTH)
@@ -33,12 +33,12 @@ def test_weights_are_those_that_the_model_computes_itself(family):
         (tile,) = scores.tiles()
         found = tile.logits.softmax(-1)
         if expected.sum(-1).min() < 0.99:
-            # A learned sink takes its share, and is no key.
+            # A learned sink takes weight, but is not a key.
             expected = expected / expected.sum(-1, keepdim=True)
         torch.testing.assert_close(found, expected.to(found.dtype), rtol=1e-3, atol=1e-5)
 
 
-def test_the_transform_and_calibration_are_in_what_is_seen():
+def test_captured_scores_include_transform_and_calibration():
     model = converted()
     tokens = some_tokens(1, LENGTH)
     plain = layers(model, tokens)[0]
@@ -56,7 +56,7 @@ def test_the_transform_and_calibration_are_in_what_is_seen():
     )
 
 
-def test_padding_is_not_seen():
+def test_padding_is_hidden():
     model = converted()
     rows = [some_tokens(LENGTH), some_tokens(20, seed=1)]
     ids, mask = left_padded(rows)
@@ -67,7 +67,7 @@ def test_padding_is_not_seen():
     torch.testing.assert_close(found, expected.logits.softmax(-1), rtol=1e-4, atol=1e-6)
 
 
-def test_a_model_of_transformers_is_diagnosed():
+def test_a_transformers_model_is_diagnosed():
     source = partial(transformers_scores, tiny())
     short, long = attention_by_length(source, some_tokens(2, 64), (32, 64))
     assert (short.length, long.length) == (32, 64)

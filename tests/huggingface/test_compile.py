@@ -1,4 +1,4 @@
-"""Models compile whole, and a graph serves other tokens, paddings and cache states of its shape."""
+"""Models compile as one graph, which serves other tokens, paddings and cache states of its shape."""
 
 import pytest
 import torch
@@ -66,7 +66,7 @@ def test_training_compiles():
 
 
 @torch.no_grad()
-def test_wrong_positions_are_refused_by_a_compiled_model_too():
+def test_a_compiled_model_also_refuses_wrong_positions():
     model = huggingface.convert(tiny(num_hidden_layers=1))
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     cache = StaticCache(config=model.config, max_cache_len=24)
@@ -82,7 +82,7 @@ def test_generate_compiles_its_steps():
     greedy = {"max_new_tokens": 8, "do_sample": False}
     expected = model.generate(ids, **greedy)
     compiled = CompileConfig(fullgraph=True, backend="aot_eager", mode=None)
-    # On CPUs transformers compiles only when told so.
+    # On CPUs transformers compiles only on request.
     compiled._compile_all_devices = True
     torch._dynamo.utils.counters.clear()
     static = {"cache_implementation": "static", "compile_config": compiled}

@@ -1,4 +1,4 @@
-"""Continued pretraining: what is trained on, going on after a break, adapters, and refusals."""
+"""Continued pretraining: data, resuming, adapters, and refusals."""
 
 import copy
 import json
@@ -43,7 +43,7 @@ def same(first, second):
     return first.keys() == second.keys() and all(torch.equal(first[n], second[n]) for n in first)
 
 
-def test_rows_are_the_windows_of_the_corpus_each_step_its_own(corpus):
+def test_rows_are_distinct_windows_of_the_corpus(corpus):
     rows = WindowRows(corpus, RECIPE)
     assert len(rows) == 32
     windows = Windows(corpus, length=16, batch_size=4, order="shuffled", seed=0)
@@ -52,7 +52,7 @@ def test_rows_are_the_windows_of_the_corpus_each_step_its_own(corpus):
         assert torch.equal(torch.stack(step_rows), windows[step][0])
 
 
-def test_the_first_loss_is_that_of_the_model_on_the_first_windows(corpus, tmp_path):
+def test_the_first_loss_is_the_models_loss_on_the_first_windows(corpus, tmp_path):
     model = converted()
     ids = torch.stack([WindowRows(corpus, RECIPE)[row]["input_ids"] for row in range(4)])
     with torch.no_grad():
@@ -66,35 +66,35 @@ def test_the_first_loss_is_that_of_the_model_on_the_first_windows(corpus, tmp_pa
     assert out.config.scale_invariant_attention["scheme"] == "scale-invariant-p-rope"
 
 
-class BrokenError(Exception):
+class InterruptedTrainingError(Exception):
     pass
 
 
-def break_at(step):
-    def watch(made, loss):
-        if made == step:
-            raise BrokenError
+def interrupt_at(step):
+    def watch(done, loss):
+        if done == step:
+            raise InterruptedTrainingError
 
     return watch
 
 
-def test_broken_off_it_goes_on_and_ends_with_the_same_weights(corpus, tmp_path):
+def test_an_interrupted_training_resumes_and_ends_with_the_same_weights(corpus, tmp_path):
     start = converted(scheme="logn-p-rope")
     whole = trained(copy.deepcopy(start), corpus, tmp_path / "whole")
-    folder = tmp_path / "broken"
-    with pytest.raises(BrokenError):
-        trained(copy.deepcopy(start), corpus, folder, watch=break_at(5))
-    # One that was being written when it was broken off.
+    folder = tmp_path / "interrupted"
+    with pytest.raises(InterruptedTrainingError):
+        trained(copy.deepcopy(start), corpus, folder, watch=interrupt_at(5))
+    # A checkpoint that was being written when the training was interrupted.
     (folder / "checkpoint-4").mkdir()
     steps = []
-    gone_on = trained(
+    resumed = trained(
         copy.deepcopy(start), corpus, folder, watch=lambda step, loss: steps.append(step)
     )
     assert steps == [4, 5, 6, 7, 8]
-    assert same(gone_on, whole)
+    assert same(resumed, whole)
     assert training_log(folder)["loss"] == training_log(tmp_path / "whole")["loss"]
-    # Done, it is opened: nothing is trained.
-    opened = trained(copy.deepcopy(start), corpus, folder, watch=break_at(1))
+    # A finished training is loaded: no step is run.
+    opened = trained(copy.deepcopy(start), corpus, folder, watch=interrupt_at(1))
     assert same(opened, whole)
 
 
@@ -113,15 +113,15 @@ def test_adapters_are_trained_and_merged(corpus, tmp_path):
     assert same(saved, out)
 
 
-def test_adapters_do_not_freeze_what_a_scheme_learns(corpus, tmp_path):
+def test_adapters_refuse_schemes_with_parameters(corpus, tmp_path):
     pytest.importorskip("peft")
     with pytest.raises(ValueError, match=r"lora_rank must be None .*position_scheme"):
         trained(converted(scheme="logn-rope"), corpus, tmp_path, replace(RECIPE, lora_rank=2))
 
 
 def test_a_folder_of_another_training_is_refused(corpus, tmp_path):
-    with pytest.raises(BrokenError):
-        trained(tiny(), corpus, tmp_path, watch=break_at(1))
+    with pytest.raises(InterruptedTrainingError):
+        trained(tiny(), corpus, tmp_path, watch=interrupt_at(1))
     with pytest.raises(ValueError, match="has another recipe: pass another folder"):
         trained(tiny(), corpus, tmp_path, replace(RECIPE, seed=1))
     with pytest.raises(ValueError, match="has another scheme"):
@@ -142,7 +142,7 @@ def test_tokens_of_another_vocabulary_are_refused(corpus, tmp_path):
     assert not any(tmp_path.iterdir())
 
 
-def test_what_the_recipe_sets_is_no_argument_of_trainer(corpus, tmp_path):
+def test_arguments_that_the_recipe_sets_are_refused(corpus, tmp_path):
     with pytest.raises(TypeError, match="learning_rate cannot be"):
         trained(tiny(), corpus, tmp_path, learning_rate=1.0)
 
@@ -155,7 +155,7 @@ def test_devices_share_a_step():
 
 
 @pytest.mark.parametrize("field", ["tokens", "length", "batch_size", "lora_rank", "learning_rate"])
-def test_nothing_is_no_recipe(field):
+def test_zero_is_refused(field):
     with pytest.raises(ValueError, match=field):
         PretrainingRecipe(**{field: 0})
 

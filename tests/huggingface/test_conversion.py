@@ -1,4 +1,4 @@
-"""Conversion changes rotary and attention and nothing else, is saved with the model, and goes back."""
+"""Conversion changes rotary and attention alone, is saved with the model, and can be undone."""
 
 import copy
 import json
@@ -43,7 +43,7 @@ def frequencies(model):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_back_again_is_the_original_to_the_bit(family):
+def test_converting_back_restores_the_original_exactly(family):
     model = tiny(family)
     before, config = logits(model), model.config.to_dict()
     weights = copy.deepcopy(model.state_dict())
@@ -58,7 +58,7 @@ def test_back_again_is_the_original_to_the_bit(family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_models_of_one_config_are_converted_one_by_one(family):
+def test_models_that_share_a_config_are_converted_separately(family):
     first = tiny(family)
     second = type(first)(first.config).eval()
     second.load_state_dict(first.state_dict())
@@ -78,16 +78,16 @@ def test_models_of_one_config_are_converted_one_by_one(family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_saved_model_comes_back_and_again(family, tmp_path):
+def test_a_model_survives_saving_and_loading_twice(family, tmp_path):
     model = converted(family, tau=3.0)
     loaded = saved_and_loaded(model, tmp_path / "once")
-    # Saved again without ever having been called, as when an adapter is merged into it.
+    # Saved again without a call in between, as after merging an adapter.
     again = saved_and_loaded(loaded, tmp_path / "twice")
     assert torch.equal(logits(again), logits(model))
     assert torch.equal(logits(huggingface.convert(again, "rope")), logits(tiny(family)))
 
 
-def test_what_is_learned_is_saved(tmp_path):
+def test_learned_parameters_are_saved(tmp_path):
     for scheme, options in (("logn-p-rope", {}), ("scale-invariant-p-rope", {"learn_tau": True})):
         model = converted(scheme=scheme, **options)
         learned = {n: p for n, p in model.named_parameters() if "position_scheme" in n}
@@ -101,7 +101,7 @@ def test_what_is_learned_is_saved(tmp_path):
         assert torch.equal(logits(loaded), logits(model))
 
 
-def test_what_is_learned_starts_where_a_checkpoint_does_not_have_it(tmp_path):
+def test_learned_parameters_missing_from_a_checkpoint_are_initialised(tmp_path):
     tiny().save_pretrained(tmp_path)
     for scheme, options in (("logn-p-rope", {}), ("scale-invariant-p-rope", {"learn_tau": True})):
         model = converted(scheme=scheme, **options)
@@ -134,21 +134,21 @@ def test_without_this_package_a_saved_model_is_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_another_attention_when_loading_is_warned_of(family, tmp_path):
+def test_loading_with_another_attention_warns(family, tmp_path):
     converted(family).save_pretrained(tmp_path)
     with pytest.warns(UserWarning, match="'eager' ignores the scheme 'scale-invariant-p-rope'"):
         AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="scale_invariant")
-    # Schemes that only rotate leave attention to transformers.
+    # Schemes that change the rotary alone use transformers' attention.
     converted(family, scheme="p-rope").save_pretrained(tmp_path / "p-rope")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         AutoModelForCausalLM.from_pretrained(tmp_path / "p-rope", attn_implementation="eager")
 
 
-def test_half_precision_comes_back_too(tmp_path):
+def test_half_precision_survives_saving_and_loading(tmp_path):
     for scheme in ("logn-p-rope", "scale-invariant-p-rope"):
         model = huggingface.convert(tiny().to(torch.bfloat16), scheme)
         loaded = saved_and_loaded(model, tmp_path / scheme, dtype=torch.bfloat16)
@@ -163,7 +163,7 @@ def test_p_rope_is_written_in_transformers_own_format():
     assert parameters["partial_rotary_factor"] == 0.5
     expected = TruncatedRoPE().frequencies(16, LENGTH)
     torch.testing.assert_close(frequencies(model), expected, rtol=1e-5, atol=0)
-    # Plain logits need no attention of ours.
+    # Plain logits do not need our attention.
     assert model.config._attn_implementation == "sdpa"
 
     huggingface.convert(model, "p-rope", fraction=0.75, base=500.0)
@@ -171,7 +171,7 @@ def test_p_rope_is_written_in_transformers_own_format():
     torch.testing.assert_close(frequencies(model), expected, rtol=1e-5, atol=0)
 
 
-def test_p_rope_of_gpt_neox_turns_half_of_all_pairs():
+def test_p_rope_of_gpt_neox_rotates_half_of_all_pairs():
     model = converted("gpt-neox")
     expected = TruncatedRoPE().frequencies(16, LENGTH)
     found = model.gpt_neox.rotary_emb.inv_freq.double()
@@ -185,7 +185,7 @@ def test_every_type_of_layer_gets_the_rotary():
         assert not getattr(model.model.rotary_emb, f"{kind}_inv_freq").any()
 
 
-def test_ntk_and_yarn_are_the_schemes_of_the_same_name():
+def test_ntk_and_yarn_equal_our_schemes():
     model = converted(scheme="rope-ntk", train_length=16)
     logits(model, some_tokens(1, 48))
     expected = schemes.get("rope-ntk", train_length=16).rotary.frequencies(16, 48)
@@ -206,7 +206,7 @@ def test_rope_with_another_base():
     }
 
 
-def test_a_config_tells_what_was_done():
+def test_the_config_records_the_conversion():
     written = json.loads(converted(tau=5.0).config.to_json_string())
     assert written["attn_implementation"] == "scale_invariant"
     assert written[KEY]["scheme"] == "scale-invariant-p-rope"

@@ -1,4 +1,4 @@
-"""The example runs from a plain Llama to a converted and saved one, and stays short."""
+"""The example trains, converts and saves a Llama, and stays short."""
 
 import re
 import runpy
@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 EXAMPLE = Path(__file__).parents[2] / "examples" / "longer_context.py"
 
 
-def test_it_starts_from_a_llama_and_ends_with_longer_context(tmp_path, capsys):
+def test_the_example_runs_and_saves_a_converted_model(tmp_path, capsys):
     main = runpy.run_path(str(EXAMPLE))["main"]
     main.__globals__["LENGTH"] = 16
     main(steps=8, output=tmp_path)
@@ -28,7 +28,7 @@ def test_it_is_short():
 
 
 @pytest.mark.slow
-def test_the_converted_model_reads_on_where_the_llama_breaks(tmp_path, capsys):
+def test_the_converted_model_reads_longer_texts_than_the_llama(tmp_path, capsys):
     runpy.run_path(str(EXAMPLE))["main"](steps=400, output=tmp_path)
     plain, ours = (
         [float(loss) for loss in re.findall(r"(\d\.\d{3}) at", line)]

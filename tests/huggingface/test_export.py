@@ -1,4 +1,4 @@
-"""Folders for transformers: whole or not there, with the tokenizer of the model, and back to ours."""
+"""Exports for transformers are complete or absent, have a tokenizer, and open again as a GPT."""
 
 import json
 import re
@@ -25,7 +25,7 @@ def mini(**changes):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_there_and_back_every_tensor_is_the_same(case, tmp_path):
+def test_every_tensor_survives_export_and_opening(case, tmp_path):
     ours = tiny_model(case, torch.bfloat16 if case == "learned tau" else torch.float32)
     save_for_transformers(ours, tmp_path / "hf", document_start=3)
     back = open_from_transformers(tmp_path / "hf")
@@ -42,7 +42,7 @@ def test_there_and_back_every_tensor_is_the_same(case, tmp_path):
 
 def test_a_tokenizer_file_gives_the_tokens_of_training(tmp_path):
     tokenizer = byte_level()
-    # What a file may ask for, and training on whole documents does not.
+    # A file may specify these; training on whole documents uses none of them.
     tokenizer.enable_truncation(5)
     tokenizer.enable_padding(length=8)
     from tokenizers import processors
@@ -62,7 +62,7 @@ def test_a_tokenizer_file_gives_the_tokens_of_training(tmp_path):
     assert found.bos_token == OTHER
 
 
-def test_an_export_is_replaced_and_nothing_else(tmp_path):
+def test_only_an_earlier_export_is_replaced(tmp_path):
     folder = tmp_path / "hf"
     save_for_transformers(mini(), folder, encoding=get_encoding("bytes"))
     assert "bytes" in (folder / "README.md").read_text()
@@ -82,7 +82,7 @@ def test_an_export_is_replaced_and_nothing_else(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"hf", "ours"}
 
 
-def test_what_is_broken_off_leaves_what_was_there(tmp_path, monkeypatch):
+def test_an_interrupted_export_keeps_the_earlier_one(tmp_path, monkeypatch):
     folder = tmp_path / "hf"
     save_for_transformers(mini(), folder)
 
@@ -98,10 +98,10 @@ def test_what_is_broken_off_leaves_what_was_there(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["hf"]
 
 
-def test_what_kills_leave_has_another_name_and_is_cleared_by_the_next(tmp_path, monkeypatch):
+def test_remains_of_a_killed_export_are_cleared_by_the_next(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(durable, "_sync_tree", lambda folder: seen.append(Path(folder).name))
-    # One of a process that was killed, and one that another process is writing.
+    # One was left by a killed process, the other is being written by a running one.
     left, busy = (tmp_path / f".hf-{digit * 16}" for digit in "ab")
     for folder in (left, busy):
         folder.mkdir()
@@ -112,14 +112,14 @@ def test_what_kills_leave_has_another_name_and_is_cleared_by_the_next(tmp_path, 
     assert {path.name for path in tmp_path.iterdir()} == {"hf", busy.name}
 
 
-def test_slots_of_ones_own_are_refused(tmp_path):
+def test_a_scheme_without_a_name_is_refused(tmp_path):
     config = GPTConfig.preset("mini", layers=1)
     with pytest.raises(ValueError, match="scheme without a name"):
         save_for_transformers(GPT(config, scheme=Scheme(RoPE(500.0))), tmp_path / "hf")
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_no_model_of_ours_is_not_opened(tmp_path):
+def test_other_models_and_damaged_exports_are_not_opened(tmp_path):
     with pytest.raises(ValueError, match="got None"):
         open_from_transformers(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')

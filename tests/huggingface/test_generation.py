@@ -1,4 +1,4 @@
-"""`generate` writes the same with every cache and search as without a cache."""
+"""`generate` returns the same tokens with every cache and search as without a cache."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ def prompt():
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
-def test_generation_with_a_cache_is_that_without(family, cache):
+def test_generation_is_the_same_with_and_without_a_cache(family, cache):
     model = converted(family)
     expected = model.generate(**prompt(), use_cache=False)
     got = model.generate(**prompt(), cache_implementation=cache, disable_compile=True)
@@ -63,7 +63,7 @@ def test_prompts_in_chunks():
     assert torch.equal(model.generate(**prompt(), prefill_chunk_size=3), expected)
 
 
-def test_a_row_is_continued_as_it_would_be_alone():
+def test_a_row_of_a_batch_is_continued_as_alone():
     model = converted("gemma3")
     together = model.generate(**prompt())
     alone = model.generate(some_tokens(1, 4, seed=1), max_new_tokens=NEW, do_sample=False)

@@ -1,4 +1,4 @@
-"""Caches of transformers: cached equals uncached at every step, whatever is padded."""
+"""Caches of transformers: cached equals uncached at every step, with and without padding."""
 
 from copy import deepcopy
 
@@ -12,7 +12,7 @@ LENGTH = TRAINED + 8
 
 
 def steps(model, tokens, mask, cache, sizes, **options):
-    """The logits of all tokens, from calls with so many at a time."""
+    """The logits of all tokens, from calls with the given numbers of tokens."""
     parts, start = [], 0
     for size in sizes:
         end = start + size
@@ -50,7 +50,7 @@ def test_cached_equals_uncached_at_every_step(case, kind):
 
 
 @pytest.mark.parametrize("case", ["rope", "learned tau"])
-def test_a_cache_that_was_cut_goes_on_from_there(case):
+def test_a_cropped_cache_can_be_continued(case):
     model, tokens = wrapped(case), random_tokens(2, LENGTH)
     cache = DynamicCache()
     steps(model, random_tokens(2, LENGTH, seed=1), None, cache, [LENGTH])
@@ -81,13 +81,13 @@ def test_a_text_that_outgrows_its_context_is_refused(case):
 
 
 @pytest.mark.parametrize("case", ["yarn", "rope-ntk"])
-def test_up_to_the_trained_length_nobody_has_to_say_it(case):
+def test_up_to_the_training_length_no_context_length_is_needed(case):
     model, tokens = wrapped(case), random_tokens(2, TRAINED)
     found = steps(model, tokens, None, DynamicCache(), [5, 1, TRAINED - 6])
     assert_same(found, model(tokens).logits)
 
 
-def test_positions_behind_a_cache_are_counted():
+def test_positions_after_a_cache_must_count_its_tokens():
     model, tokens = wrapped("rope"), random_tokens(1, 6)
     cache = DynamicCache()
     model(tokens[:, :5], past_key_values=cache)
@@ -97,7 +97,7 @@ def test_positions_behind_a_cache_are_counted():
         model(tokens[:, 5:], past_key_values=cache, attention_mask=torch.ones(1, 1))
 
 
-def test_gradients_go_through_a_cache():
+def test_gradients_flow_through_a_cache():
     model, tokens = wrapped("learned tau"), random_tokens(2, 9)
 
     def gradient(*sizes):

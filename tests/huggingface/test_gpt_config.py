@@ -1,4 +1,4 @@
-"""The configuration: ours and back, through a file, and what it refuses."""
+"""The configuration: conversion from and to GPTConfig, saving, and refusals."""
 
 import pytest
 from tiny_models import CASES, tiny_config
@@ -9,7 +9,7 @@ from scale_invariant_attention.model import GPTConfig
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_ours_and_back(case, tmp_path):
+def test_conversion_to_gpt_config_and_back(case, tmp_path):
     ours = tiny_config(case)
     ScaleInvariantGPTConfig.of(ours, eos_token_id=7).save_pretrained(tmp_path)
     back = AutoConfig.from_pretrained(tmp_path)
@@ -18,7 +18,7 @@ def test_ours_and_back(case, tmp_path):
     assert back.eos_token_id == 7
 
 
-def test_the_defaults_are_ours():
+def test_the_defaults_are_those_of_gpt_config():
     assert ScaleInvariantGPTConfig().gpt() == GPTConfig()
 
 
@@ -32,6 +32,6 @@ def test_the_defaults_are_ours():
         ({"tie_word_embeddings": True}, "separate head"),
     ],
 )
-def test_what_is_no_model_is_refused(changes, message):
+def test_impossible_models_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         ScaleInvariantGPTConfig(**changes)

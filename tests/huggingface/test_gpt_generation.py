@@ -1,4 +1,4 @@
-"""`generate` of transformers: the same text as ours, however it is searched and cached."""
+"""`generate` of transformers returns the tokens of our `generate`, with every search and cache."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from scale_invariant_attention.huggingface.gpt_model import (
 from scale_invariant_attention.huggingface.tokenizer import byte_tokenizer
 from scale_invariant_attention.model import GPT, GPTConfig
 
-# Together with a prompt of 7 tokens beyond the trained length.
+# With a prompt of 7 tokens, beyond the training length.
 NEW = 8
 
 
@@ -21,7 +21,7 @@ def greedy(model, tokens, **options):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_greedy_is_ours(case):
+def test_greedy_search_equals_ours(case):
     model, tokens = wrapped(case), random_tokens(2, 7)
     assert torch.equal(greedy(model, tokens), model.gpt.generate(tokens, NEW))
     mask = left_padding((7, 3), 7)
@@ -30,7 +30,7 @@ def test_greedy_is_ours(case):
 
 
 @pytest.mark.parametrize("case", ["learned tau", "yarn", "logn of the context"])
-def test_any_cache_writes_the_same(case):
+def test_every_cache_gives_the_same_tokens(case):
     model, tokens, mask = wrapped(case), random_tokens(2, 7), left_padding((7, 3), 7)
     expected = model.gpt.generate(tokens, NEW, token_mask=mask.bool())
     for options in ({"use_cache": False}, {"cache_implementation": "static"}):
@@ -38,7 +38,7 @@ def test_any_cache_writes_the_same(case):
 
 
 @pytest.mark.parametrize("case", ["scale-invariant-p-rope", "yarn", "logn of the context"])
-def test_searches_with_a_cache_find_what_they_find_without(case):
+def test_searches_are_the_same_with_and_without_a_cache(case):
     model, tokens, mask = wrapped(case), random_tokens(2, 7), left_padding((7, 3), 7)
     for options in ({"num_beams": 3}, {"num_beams": 4, "num_return_sequences": 2}):
         with_cache, without = (
@@ -60,14 +60,14 @@ def test_searches_with_a_cache_find_what_they_find_without(case):
 
 
 @pytest.mark.parametrize("case", ["learned tau", "yarn"])
-def test_assisted_writing_is_the_same_text(case):
+def test_assisted_generation_gives_the_same_tokens(case):
     model, tokens = wrapped(case), random_tokens(1, 7)
     assert torch.equal(greedy(model, tokens, assistant_model=wrapped(case)), greedy(model, tokens))
     looked_up = greedy(model, tokens, prompt_lookup_num_tokens=3)
     assert torch.equal(looked_up, greedy(model, tokens))
 
 
-def test_it_stops_at_the_end_of_a_document_and_goes_on_from_a_cache():
+def test_it_stops_at_the_end_of_a_document_and_continues_from_a_cache():
     model, tokens = wrapped("rope"), random_tokens(1, 7)
     written = greedy(model, tokens)[0, 7:].tolist()
     end = written[4]
@@ -89,7 +89,7 @@ def test_embeddings_as_a_prompt():
     assert torch.equal(found, expected)
 
 
-def test_a_pipeline_writes_text():
+def test_a_pipeline_generates_text():
     gpt = GPT(GPTConfig.preset("mini", layers=1, scheme_name="alibi"))
     torch.manual_seed(0)
     torch.nn.init.normal_(gpt.head.weight)

@@ -1,4 +1,4 @@
-"""Calls of the model: the same as ours, with the arguments that transformers has for them."""
+"""Calls with the arguments of transformers equal calls of our GPT."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ LENGTH = TRAINED + 8
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_logits_are_ours_to_the_bit(case):
+def test_logits_are_bit_identical_to_ours(case):
     model, tokens = wrapped(case, torch.float32), random_tokens(2, LENGTH)
     expected = model.gpt(tokens)
     for options in (
@@ -43,7 +43,7 @@ def test_padding_on_either_side_changes_nothing(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_later_tokens_change_nothing_before_them(case):
+def test_later_tokens_never_change_earlier_outputs(case):
     model, tokens = wrapped(case), random_tokens(1, LENGTH)
     other = tokens.clone()
     other[:, 9:] = random_tokens(1, LENGTH - 9, seed=1)
@@ -54,7 +54,7 @@ def test_later_tokens_change_nothing_before_them(case):
 
 
 @pytest.mark.parametrize("case", ["scale-invariant-p-rope", "logn-ntk"])
-def test_position_ids_that_start_again_begin_a_document(case):
+def test_position_ids_that_restart_begin_a_document(case):
     model, tokens = wrapped(case), random_tokens(1, LENGTH)
     counted = torch.cat([torch.arange(7), torch.arange(LENGTH - 7)])[None]
     packed = model(tokens, position_ids=counted)
@@ -82,7 +82,7 @@ def test_labels_are_the_tokens_themselves():
     assert model(tokens, labels=ignored).loss == 0
 
 
-def test_a_training_step_holds_no_logits_unless_asked():
+def test_a_training_step_returns_no_logits_by_default():
     model, tokens = wrapped("rope", torch.float32).train(), random_tokens(2, 6)
     assert model(tokens, labels=tokens).logits is None
     assert model(tokens, labels=tokens, skip_logits=False).logits is not None
@@ -103,7 +103,7 @@ def test_a_head_with_an_adapter_is_called():
     torch.testing.assert_close(out.loss, nn.functional.cross_entropy(logits, tokens[:, 1:].ravel()))
 
 
-def test_embeddings_in_the_place_of_tokens_and_hidden_states():
+def test_embeddings_as_input_and_hidden_states():
     model, tokens = wrapped("alibi"), random_tokens(2, 6)
     embedded = model.get_input_embeddings()(tokens)
     out = model(inputs_embeds=embedded, output_hidden_states=True)
@@ -143,7 +143,7 @@ def test_embeddings_in_the_place_of_tokens_and_hidden_states():
         ),
     ],
 )
-def test_what_it_cannot_do_is_refused(options, error, message):
+def test_unsupported_arguments_are_refused(options, error, message):
     with pytest.raises(error, match=message):
         wrapped("rope")(random_tokens(2, 6), **options)
 
@@ -167,8 +167,8 @@ def test_checkpointing_gives_the_same_gradients():
     assert not model.gpt.checkpoint_activations
 
 
-def test_a_new_model_starts_as_ours():
-    """As far as it can be told without the same random numbers."""
+def test_a_new_model_is_initialised_like_ours():
+    """Compared by statistics, because the random numbers differ."""
     for case in ("logn-rope", "learned tau"):
         config = wrapped(case).config
         torch.manual_seed(0)
@@ -183,7 +183,7 @@ def test_a_new_model_starts_as_ours():
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_saved_and_opened_it_is_the_same(case, tmp_path):
+def test_saving_and_loading_changes_nothing(case, tmp_path):
     model, tokens = wrapped(case, torch.float32), random_tokens(2, LENGTH)
     model.save_pretrained(tmp_path)
     again = AutoModelForCausalLM.from_pretrained(tmp_path)
@@ -219,7 +219,7 @@ def test_the_vocabulary_can_grow():
     model(torch.tensor([[63]]))
 
 
-def test_sizes_by_the_names_of_transformers():
+def test_sizes_have_transformers_names():
     config = ScaleInvariantGPTConfig(
         vocab_size=64,
         num_hidden_layers=1,

@@ -1,4 +1,4 @@
-"""Training with what the ecosystem has for it: a Trainer, and adapters."""
+"""Training our GPT with Trainer and with adapters."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Tasks of lm-eval: the figures of our own evaluation, from strings and through its adapter."""
+"""The lm-eval tasks give the results of our own evaluation, from strings and through its adapter."""
 
 import logging
 import math
@@ -25,7 +25,7 @@ TOKENS = 2048
 
 @pytest.fixture(scope="module")
 def gpt():
-    """A model with something to say."""
+    """A model whose predictions differ from token to token."""
     torch.manual_seed(0)
     model = GPT(GPTConfig.preset("mini", layers=1, width=32, heads=2, scheme_name="logn-rope"))
     for weight in (model.head.weight, model.blocks[0].attention.output.weight):
@@ -35,9 +35,9 @@ def gpt():
 
 @pytest.fixture(scope="module")
 def evaluated(gpt):
-    """What lm-eval makes of it, without a network."""
+    """The results of lm-eval, without a network."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # those of lm-eval and what it imports
+        warnings.simplefilter("ignore")  # from lm-eval and its imports
         import lm_eval
         from lm_eval.models.huggingface import HFLM
         from lm_eval.tasks import TaskManager
@@ -57,7 +57,7 @@ def evaluated(gpt):
         )
 
 
-def test_losses_are_those_of_sia_evaluate(gpt, evaluated):
+def test_losses_equal_those_of_sia_evaluate(gpt, evaluated):
     same = SameTokens(standard_library("validation"), (256, 1024), at_most=TOKENS)
     for row in loss_by_length(gpt, same):
         found = evaluated["results"][f"sia_loss_{row.length}"]
@@ -65,14 +65,14 @@ def test_losses_are_those_of_sia_evaluate(gpt, evaluated):
         assert found["byte_perplexity,none"] == pytest.approx(math.exp(row.loss), rel=1e-5)
 
 
-def test_answers_are_those_of_sia_needle(gpt, evaluated):
+def test_answers_equal_those_of_sia_needle(gpt, evaluated):
     task = NeedleTask(standard_library("validation"), get_encoding("bytes"))
     rows = [task.example(1024, number) for number in range(3)]
     answers = needles._answers(gpt, task, rows, "cpu")
     samples = sorted(evaluated["samples"]["sia_needle_1024"], key=lambda it: it["doc_id"])
     for (answer, ended), sample in zip(answers, samples, strict=True):
         written = sample["resps"][0][0]
-        # Ours stops a few tokens behind the length of the right answer.
+        # Ours stops a few tokens after the length of the right answer.
         assert written == answer if ended else written.startswith(answer[:40])
     results = needles.find_needles(gpt, task, 1024, 3)
     share = evaluated["results"]["sia_needle_1024"]["found,none"]
@@ -91,7 +91,7 @@ def test_windows_are_the_bytes_of_the_corpus():
     moved = 0
     for row, window in zip(found, expected, strict=True):
         if (row["first"] + row["rest"]).encode() != window:
-            # Cut inside a character.
+            # This window was cut inside a character.
             moved += 1
             assert "\ufffd" in window.decode(errors="replace")
     assert moved < 0.01 * len(found)
@@ -101,7 +101,7 @@ def test_windows_are_the_bytes_of_the_corpus():
     ("answer", "hits"),
     [("{0};{1};{2}", 3), ("{0};{2};{1}", 3), ("{0};{1};{2}x", 2), ("{0}", 1), ("", 0)],
 )
-def test_scores_are_those_of_our_own(answer, hits):
+def test_scores_equal_our_own(answer, hits):
     (doc,) = examples(512, examples=1)["test"]
     entries = [
         f"{city}={number}" for city, number in zip(doc["cities"], doc["numbers"], strict=True)

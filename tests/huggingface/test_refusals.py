@@ -1,4 +1,4 @@
-"""What cannot be right is refused, with what to do instead."""
+"""Unsupported models and arguments are refused, with advice."""
 
 import pytest
 import torch
@@ -64,14 +64,14 @@ def test_models_without_rotary():
         huggingface.convert(AutoModelForCausalLM.from_config(config))
 
 
-def test_models_whose_attention_is_their_own():
+def test_models_with_attention_outside_the_registry():
     config = BloomConfig(hidden_size=32, n_layer=1, n_head=2, vocab_size=96)
     with pytest.raises((NotImplementedError, ValueError)):
         huggingface.convert(AutoModelForCausalLM.from_config(config))
 
 
 @pytest.mark.parametrize("kind", [PhiConfig, Phi3Config])
-def test_models_whose_rotary_cannot_be_another(kind):
+def test_models_with_a_fixed_rotary(kind):
     config = kind(**SMALL, intermediate_size=32, pad_token_id=0)
     model = AutoModelForCausalLM.from_config(config).eval()
     ids, before = some_tokens(1, 5), model.config.to_dict()
@@ -82,7 +82,7 @@ def test_models_whose_rotary_cannot_be_another(kind):
     assert huggingface.convert(model, "scale-invariant-rope")(ids).logits.isfinite().all()
 
 
-def test_a_model_that_the_settings_of_another_were_given_to():
+def test_a_model_with_the_settings_of_another():
     model = tiny()
     model.config.update(converted().config.to_dict())
     model.set_attn_implementation("scale_invariant")
@@ -99,13 +99,13 @@ def test_a_part_of_a_model():
     assert "scale_invariant_attention" not in whole.config.to_dict()
 
 
-def test_masks_that_layers_make_themselves():
+def test_masks_built_by_layers():
     config = DogeConfig(**SMALL, intermediate_size=32, pad_token_id=0)
     with pytest.raises(NotImplementedError, match="masks of their own"):
         huggingface.convert(AutoModelForCausalLM.from_config(config))
 
 
-def test_layers_without_attention_are_not_calibrated():
+def test_calibration_of_layers_without_attention():
     config = Qwen3NextConfig(
         **{**SMALL, "num_hidden_layers": 4},
         num_key_value_heads=1,
@@ -122,7 +122,7 @@ def test_layers_without_attention_are_not_calibrated():
         huggingface.measure_scores(model, [some_tokens(1, 12)])
 
 
-def test_what_is_no_model_of_transformers():
+def test_objects_that_are_not_transformers_models():
     with pytest.raises(TypeError, match="Linear"):
         huggingface.convert(torch.nn.Linear(2, 2))
 
@@ -156,7 +156,7 @@ def test_continuous_batching():
         (torch.eye(5, dtype=torch.bool)[None, None] | (torch.arange(5) == 0), "must be causal"),
     ],
 )
-def test_patterns_that_are_not_causal_with_documents(mask, message):
+def test_masks_of_pairs_with_other_patterns(mask, message):
     with pytest.raises(ValueError, match=message):
         converted()(some_tokens(1, 5), attention_mask=mask)
 
@@ -168,7 +168,7 @@ def test_a_mask_of_pairs_for_a_static_cache():
         model(some_tokens(1, 5), attention_mask=pairs[None, None], past_key_values=cache)
 
 
-def test_a_layer_that_is_called_without_its_mask():
+def test_a_layer_called_without_its_mask():
     model = converted()
     layer, hidden = model.model.layers[0].self_attn, torch.randn(1, 5, 64)
     position_ids = torch.arange(5)[None]

@@ -1,4 +1,4 @@
-"""Bytes as a tokenizer: the tokens that models were trained on, for any text, and the text again."""
+"""The byte tokenizer gives the tokens of training for any text, and the text back."""
 
 import pytest
 from hypothesis import example, given, settings
@@ -8,7 +8,7 @@ from transformers import AutoTokenizer, TextIteratorStreamer
 from scale_invariant_attention.data import get_encoding
 from scale_invariant_attention.huggingface.tokenizer import byte_tokenizer
 
-# What looks like the library's own way to write bytes, and like special tokens of others.
+# Text that resembles the library's characters for bytes, or special tokens of other tokenizers.
 ODD = [
     "\0",
     "a\0\0b",
@@ -25,7 +25,7 @@ ODD = [
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """As it is opened from a folder."""
+    """The tokenizer, saved and loaded."""
     folder = tmp_path_factory.mktemp("tokenizer")
     byte_tokenizer().save_pretrained(folder)
     return AutoTokenizer.from_pretrained(folder)
@@ -34,14 +34,14 @@ def saved(tmp_path_factory):
 @settings(max_examples=60, deadline=None)
 @given(st.text())
 @example("".join(map(chr, range(0x180))))
-def test_any_text_is_its_bytes_and_comes_back(saved, text):
+def test_any_text_is_encoded_as_its_bytes_and_decoded_again(saved, text):
     ids = saved(text).input_ids
     assert ids == list(text.encode())
     assert saved.decode(ids) == text
 
 
 @pytest.mark.parametrize("text", ODD)
-def test_nothing_that_looks_special_is_taken_for_it(saved, text):
+def test_text_that_looks_special_is_plain_text(saved, text):
     ids = saved(text).input_ids
     assert ids == list(text.encode())
     assert saved.decode(ids) == text
@@ -50,11 +50,11 @@ def test_nothing_that_looks_special_is_taken_for_it(saved, text):
 
 @settings(max_examples=60, deadline=None)
 @given(st.binary())
-def test_any_bytes_are_shown_as_utf_8_shows_them(saved, data):
+def test_any_bytes_are_decoded_as_utf_8(saved, data):
     assert saved.decode(list(data)) == data.decode(errors="replace")
 
 
-def test_the_start_of_a_document_is_that_of_our_encoding(saved):
+def test_the_document_start_equals_our_encodings(saved):
     start = get_encoding("bytes").document_start
     assert saved.bos_token_id == saved.eos_token_id == saved.pad_token_id == start
     assert len(saved) == get_encoding("bytes").vocab_size
@@ -65,7 +65,7 @@ def test_the_start_of_a_document_is_that_of_our_encoding(saved):
     assert list(batch) == ["input_ids", "attention_mask"]
 
 
-def test_streamed_text_has_no_halves_of_characters(saved):
+def test_streamed_text_has_no_partial_characters(saved):
     import torch
 
     text = "naïve 注意力 𝄞 end"

@@ -23,7 +23,7 @@ def assert_same_gradients(got, expected):
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt-oss"])
-def test_gradients_are_those_of_the_definition(family):
+def test_gradients_match_the_definition(family):
     model = converted(family).double()
     defined = by_definition(copy.deepcopy(model))
     ids, mask = left_padded([some_tokens(LENGTH), some_tokens(11, seed=1)])
@@ -34,7 +34,7 @@ def test_gradients_are_those_of_the_definition(family):
 @pytest.mark.parametrize(
     ("scheme", "options"), [("logn-rope", {}), ("scale-invariant-p-rope", {"learn_tau": True})]
 )
-def test_what_a_scheme_learns_gets_gradients(scheme, options):
+def test_parameters_of_schemes_get_gradients(scheme, options):
     model = converted(scheme=scheme, **options)
     learned = {n: g for n, g in gradients(model, some_tokens(2, LENGTH)).items() if "scheme" in n}
     assert len(learned) == 2
@@ -90,7 +90,7 @@ def test_trainer(tmp_path):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_makes_a_step_of_trainer_and_one_of_adapters(family, tmp_path):
+def test_every_family_trains_with_trainer_and_with_adapters(family, tmp_path):
     peft = pytest.importorskip("peft")
     model = converted(family)
     before = copy.deepcopy(model.state_dict())
@@ -114,7 +114,7 @@ def test_every_family_makes_a_step_of_trainer_and_one_of_adapters(family, tmp_pa
 
 
 def test_trainer_with_packed_sequences(tmp_path):
-    """The collator hands position_ids that start again and no mask, and flash attention's arguments."""
+    """The collator passes position_ids that restart, no mask, and flash attention's arguments."""
     model = converted()
     collator = DataCollatorWithFlattening(return_flash_attn_kwargs=True)
     rows = [some_tokens(n, seed=n).tolist() for n in (5, 11, 7)]

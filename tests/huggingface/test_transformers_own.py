@@ -1,4 +1,4 @@
-"""The tests that every model of transformers has to pass, from its source distribution, against ours."""
+"""Runs the tests that every transformers model must pass, from its source distribution, on ours."""
 
 import os
 import re
@@ -14,7 +14,7 @@ import transformers
 DOCS = Path(__file__).parents[2] / "docs" / "export.md"
 SOURCES = Path(__file__).parents[2] / "src"
 
-# What they look for and our class does not have: a GradientCheckpointingLayer, and tests of generation,
+# They look for a GradientCheckpointingLayer, which our class does not have, and for tests of generation,
 # which the distribution leaves out.
 FAILING = {
     "test_generation_tester_mixin_inheritance",
@@ -24,7 +24,7 @@ FAILING = {
     "test_training_gradient_checkpointing_use_reentrant_true",
 }
 
-# What they import and the distribution leaves out.
+# Modules that the tests import and the distribution leaves out.
 LEFT_OUT = {
     "generation/__init__.py": "",
     "generation/test_utils.py": "class GenerationTesterMixin: ...",
@@ -50,7 +50,7 @@ modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES["scale_invariant_gpt"] = "ScaleI
 
 
 def drawn(self, module):
-    # The head of a new model is zero, with which every comparison of logits would hold.
+    # The head of a new model is zero, so every comparison of logits would hold.
     for parameter in module.parameters(recurse=False):
         torch.nn.init.normal_(parameter, 0.0, 0.3)
 
@@ -83,7 +83,7 @@ class ModelTester:
 
 class OursTest(ModelTesterMixin, unittest.TestCase):
     all_model_classes = (ScaleInvariantGPTForCausalLM,)
-    has_attentions = False  # they are never held
+    has_attentions = False  # they are never stored
     test_torch_exportable = False
 
     def setUp(self):
@@ -93,7 +93,7 @@ class OursTest(ModelTesterMixin, unittest.TestCase):
 
 @pytest.fixture(scope="module")
 def own_tests(tmp_path_factory):
-    """A folder with the `tests` of transformers, our class among them."""
+    """A folder with the `tests` of transformers and a test of our class."""
     folder = tmp_path_factory.mktemp("transformers")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     name = f"transformers=={transformers.__version__}"
@@ -120,7 +120,7 @@ def own_tests(tmp_path_factory):
 
 
 def outcomes(folder, scheme):
-    """Names of tests by how they ended."""
+    """Names of tests by outcome."""
     report = folder / f"{scheme}.xml"
     paths = os.pathsep.join(map(str, (folder, folder / "needed", SOURCES)))
     subprocess.run(
@@ -140,14 +140,14 @@ def outcomes(folder, scheme):
 
 
 def listed():
-    """The tests that the documentation says were run."""
+    """The tests that the documentation lists as passing."""
     section = DOCS.read_text().partition("## The tests of transformers")[2]
     return set(re.findall(r"`(test_\w+)`", section))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["scale-invariant-p-rope", "yarn", "logn-rope"])
-def test_ours_passes_what_models_of_transformers_pass(own_tests, scheme):
+def test_our_model_passes_the_tests_of_transformers(own_tests, scheme):
     found = outcomes(own_tests, scheme)
     assert found["failed"] == FAILING
     assert found["passed"] == listed()

@@ -55,7 +55,7 @@ def test_one_computation_per_generated_token(computed):
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_recomputed_activations_reuse_it(reentrant, computed):
+def test_recomputed_activations_reuse_the_layout(reentrant, computed):
     model = converted("gemma3").train()
     model.gradient_checkpointing_enable({"use_reentrant": reentrant})
     ids = some_tokens(2, LENGTH)
