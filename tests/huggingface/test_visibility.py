@@ -93,11 +93,15 @@ def test_inference_tensors_are_read_in_every_layer(computed):
 @pytest.mark.parametrize("cached", [False, True])
 def test_nothing_outlives_the_forward_pass(cached):
     model, masks = converted("gemma3"), []
+
+    def copy_mask(module, given, named):
+        """As when a layer is on another device."""
+        mask = named["attention_mask"].clone()
+        masks.append(weakref.ref(mask))
+        return given, {**named, "attention_mask": mask}
+
     for layer in model.model.layers:
-        layer.self_attn.register_forward_pre_hook(
-            lambda _, given, named: masks.append(weakref.ref(named["attention_mask"])),
-            with_kwargs=True,
-        )
+        layer.self_attn.register_forward_pre_hook(copy_mask, with_kwargs=True)
     gc.collect()
     gc.disable()
     try:
