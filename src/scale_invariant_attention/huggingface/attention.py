@@ -73,7 +73,8 @@ def attention_forward(
         return_lse=s_aux is not None,
     )
     if s_aux is not None:
-        out = _with_sink(*out, s_aux)
+        attended, lse = out
+        out = _with_sink(attended, lse, s_aux)
     return out.transpose(1, 2).contiguous(), None
 
 

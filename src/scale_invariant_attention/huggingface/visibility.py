@@ -113,7 +113,7 @@ def _checked(
 def _computed_layout(
     mask: Tensor, position_ids: Tensor, batch: int, queries: int, keys: int, window: int | None
 ) -> TokenLayout:
-    positions = torch.atleast_2d(position_ids).expand(batch, -1).long()
+    positions = position_ids.expand(batch, -1).long()
     if mask.dtype != torch.int64 or mask.shape[-1] != queries + keys:
         rows = from_full_mask(mask, batch, queries, keys, window)
     else:
