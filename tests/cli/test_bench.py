@@ -1,4 +1,4 @@
-"""`sia bench`: figures for those who are right, silence for those who are wrong."""
+"""`sia bench`: measurements, records, and errors."""
 
 import sys
 from dataclasses import replace
@@ -20,7 +20,7 @@ QUICK = ("--quick", "--no-memory", "--rivals", "tiled", "--seconds", "0")
 def known_machine(monkeypatch):
     """Bounds without measuring them, and a commit without changes."""
     found = Bounds(100.0, "a guess", 10.0, "another")
-    monkeypatch.setattr(Bounds, "measured", lambda: found)
+    monkeypatch.setattr(Bounds, "measure", lambda: found)
     origin = provenance.provenance() | {"commit": "abc"}
     monkeypatch.setattr(provenance, "provenance", lambda: dict(origin))
 
@@ -41,7 +41,7 @@ def test_a_quick_run_prints_the_bound_first_and_records_every_problem(output):
     assert done.output.splitlines()[-1] == f"Written to {output}"
     origin, rows = read_records(output, Timing)
     assert origin["rivals"] == "sdpa tiled"
-    assert Bounds.recorded(origin) == Bounds.measured()
+    assert Bounds.from_record(origin) == Bounds.measure()
     assert [(row.length, row.pass_name, row.rival) for row in rows] == [
         (48, pass_name, rival)
         for pass_name in ("decode", "forward", "forward+backward")
@@ -56,31 +56,31 @@ def test_lists_take_commas_and_spaces_and_repetition(output):
     assert sorted({row.length for row in rows}) == [16, 24, 32, 40]
 
 
-def test_a_broken_run_goes_on(output, monkeypatch):
+def test_an_interrupted_run_resumes(output, monkeypatch):
     options = (*QUICK, "--passes", "forward")
-    measured = grid.measured
+    measure = grid.measure_problem
 
     def interrupted(problem, *arguments, **settings):
         if problem.length == 256:
             raise KeyboardInterrupt
-        return measured(problem, *arguments, **settings)
+        return measure(problem, *arguments, **settings)
 
-    monkeypatch.setattr(grid, "measured", interrupted)
+    monkeypatch.setattr(grid, "measure_problem", interrupted)
     assert run(output, *options).exit_code != 0
     before = read_records(output, Timing)
     assert {row.length for row in before[1]} == {128}
 
-    monkeypatch.setattr(grid, "measured", measured)
+    monkeypatch.setattr(grid, "measure_problem", measure)
     done = run(output, *options, "--resume")
     assert done.exit_code == 0
-    assert "2x32, 128 tokens, forward\nrecorded already\n" in done.output
+    assert "2x32, 128 tokens, forward\nalready recorded\n" in done.output
     origin, rows = read_records(output, Timing)
     assert origin == before[0]
     assert rows[:2] == before[1]
     assert [row.length for row in rows[2:]] == [256, 256]
 
 
-def test_no_run_goes_on_with_other_rivals(output):
+def test_a_run_with_other_rivals_is_not_resumed(output):
     options = ("--quick", "--no-memory", "--lengths", "16", "--passes", "decode", "--seconds", "0")
     assert run(output, *options, "--rivals", "tiled").exit_code == 0
     done = run(output, *options, "--rivals", "eager", "--resume")
@@ -88,7 +88,7 @@ def test_no_run_goes_on_with_other_rivals(output):
     assert "recorded with rivals 'sdpa tiled', and this is 'sdpa eager'" in done.output
 
 
-def test_those_who_sit_out_say_why(output):
+def test_skipped_rivals_come_with_a_reason(output):
     options = ("--quick", "--no-memory", "--rivals", "eager,tiled", "--lengths", "64")
     limits = ("--memory-limit", "0", "--slowest", "0")
     done = run(output, *options, *limits, "--passes", "forward", "--seconds", "0")
@@ -98,7 +98,7 @@ def test_those_who_sit_out_say_why(output):
     assert [row.rival for row in read_records(output, Timing)[1]] == ["sdpa"]
 
 
-def test_no_figures_for_a_wrong_rival(output, monkeypatch):
+def test_nothing_is_measured_if_a_rival_is_wrong(output, monkeypatch):
     contenders = rivals.contenders()
     right = contenders["tiled"].attention
     contenders["wrong"] = replace(
@@ -109,7 +109,7 @@ def test_no_figures_for_a_wrong_rival(output, monkeypatch):
     assert done.exit_code == 1
     complaint, last = done.stderr.splitlines()
     assert complaint.startswith("wrong is wrong (causal): output errs by")
-    assert last == "No figures."
+    assert last == "Nothing was measured."
     assert done.stdout == ""
     assert not output.exists()
 
@@ -124,7 +124,7 @@ def test_no_figures_for_a_wrong_rival(output, monkeypatch):
         (["--seconds", "-1"], "--seconds"),
     ],
 )
-def test_options_that_make_no_sense(output, options, complaint):
+def test_invalid_options(output, options, complaint):
     done = run(output, "--quick", *options)
     assert done.exit_code == 2
     assert complaint in done.output
@@ -159,13 +159,13 @@ def test_ratios_are_recorded_with_their_targets(output, few_comparisons):
     done = ratios(output, *options)
     assert done.exit_code == 0
     assert done.output.index("Bounds: 100 GFLOP/s") < done.output.index("at most")
-    assert "without flex: it is not asked for" in done.output
+    assert "without flex: not requested" in done.output
     origin, rows = read_records(output, Ratio)
     assert origin["backend"] == "tiled"
     assert f"{sum(row.met for row in rows)} of {len(rows)} targets met." in done.output
 
 
-def test_a_comparison_that_is_declined_is_left_out(output, few_comparisons, monkeypatch):
+def test_a_declined_comparison_is_skipped(output, few_comparisons, monkeypatch):
     contenders = rivals.contenders()
     tiled = contenders["tiled"].attention
 
@@ -184,9 +184,9 @@ def test_a_comparison_that_is_declined_is_left_out(output, few_comparisons, monk
 
 @pytest.mark.parametrize(
     ("backend", "complaint"),
-    [("nobody", "'nobody' cannot take part"), ("eager", "'eager' is no backend; backends are")],
+    [("nobody", "'nobody' cannot take part"), ("eager", "'eager' is not a backend; backends are")],
 )
-def test_ratios_of_what_is_no_backend_are_refused(output, backend, complaint):
+def test_ratios_need_a_backend(output, backend, complaint):
     done = ratios(output, "--quick", "--backend", backend)
     assert done.exit_code == 2
     assert "--backend" in done.output
@@ -195,12 +195,12 @@ def test_ratios_of_what_is_no_backend_are_refused(output, backend, complaint):
 
 @pytest.fixture
 def tiny_models(monkeypatch):
-    """Two models that take no time."""
+    """Two tiny models."""
     config = GPTConfig(vocab_size=16, layers=1, width=16, heads=1)
     tiny = [
         models.ModelProblem("tiny", config, name, 1, 8) for name in (models.TRAIN, models.DECODE)
     ]
-    monkeypatch.setattr(models, "problems", lambda quick: tiny)
+    monkeypatch.setattr(models, "model_problems", lambda quick: tiny)
 
 
 def test_models_are_recorded_and_written_up(output, tiny_models):
@@ -210,7 +210,7 @@ def test_models_are_recorded_and_written_up(output, tiny_models):
     done = CliRunner().invoke(app, ["bench", "models", *options])
     assert done.exit_code == 0
     assert "of RoPE on SDPA; target: at most 1.05" in done.output
-    assert "of the time of a token in attention" in done.output
+    assert "of the time per token in attention" in done.output
     _, rows = read_records(recorded, ModelTiming)
     assert [row.pass_name for row in rows] == [models.TRAIN, models.DECODE]
 
@@ -242,9 +242,9 @@ def test_a_recorded_run_is_drawn_and_written_up(output, few_comparisons):
 
 @pytest.mark.parametrize("command", ["plot", "page"])
 @pytest.mark.parametrize(
-    ("content", "complaint"), [(None, "is not there"), ("a,b\n", "must have the columns")]
+    ("content", "complaint"), [(None, "does not exist"), ("a,b\n", "must have the columns")]
 )
-def test_what_was_not_recorded_cannot_be_shown(tmp_path, command, content, complaint):
+def test_missing_or_foreign_files_cannot_be_shown(tmp_path, command, content, complaint):
     results = tmp_path / "other.csv"
     if content is not None:
         results.write_text(content)
@@ -255,7 +255,7 @@ def test_what_was_not_recorded_cannot_be_shown(tmp_path, command, content, compl
     assert complaint in done.output
 
 
-def test_without_matplotlib_the_remedy_is_named(output, monkeypatch):
+def test_without_matplotlib_the_extra_is_named(output, monkeypatch):
     assert run(output, *QUICK, "--lengths", "16", "--passes", "forward").exit_code == 0
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     figures = output.parent / "figures"

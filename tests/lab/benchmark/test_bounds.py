@@ -17,7 +17,7 @@ def limits(monkeypatch, gflops, bandwidth):
 
 def test_without_compiled_kernels_torch_shows_what_it_can(monkeypatch):
     limits(monkeypatch, None, None)
-    found = Bounds.measured()
+    found = Bounds.measure()
     assert found.peak_gflops > 0
     assert found.peak_source == "the best of 20 float32 matmuls of 64 cubed"
     assert found.read_gigabytes_per_second > 0
@@ -26,7 +26,7 @@ def test_without_compiled_kernels_torch_shows_what_it_can(monkeypatch):
 
 def test_the_faster_measurement_is_the_bound(monkeypatch):
     limits(monkeypatch, 1e6, 1e-6)
-    found = Bounds.measured()
+    found = Bounds.measure()
     assert (found.peak_gflops, found.peak_source) == (1e6, "multiply-adds in a compiled loop")
     assert found.read_gigabytes_per_second > 1e-6
     assert found.read_source == "the best of 10 sums over 1 MiB"
@@ -34,5 +34,5 @@ def test_the_faster_measurement_is_the_bound(monkeypatch):
 
 def test_bounds_survive_being_recorded():
     found = Bounds(150.5, "a loop", 20.5, "another loop")
-    assert Bounds.recorded(found.record()) == found
+    assert Bounds.from_record(found.record()) == found
     assert str(found) == "150 GFLOP/s (a loop), 20.5 GB/s (another loop)"

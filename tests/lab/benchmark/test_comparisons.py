@@ -1,15 +1,15 @@
-"""Comparisons: what they work out of a round, and that every one of them runs."""
+"""Comparisons: what they compute from a round, and that each of them runs."""
 
 import pytest
 import torch
 
 from scale_invariant_attention.lab.benchmark import comparisons
 from scale_invariant_attention.lab.benchmark.comparisons import (
-    Figure,
+    Comparison,
     Lengths,
-    Trial,
-    compared,
-    trials,
+    Quantity,
+    all_comparisons,
+    measure_comparison,
 )
 from scale_invariant_attention.lab.benchmark.problem import Problem
 from scale_invariant_attention.lab.benchmark.rivals import rival_named
@@ -29,21 +29,21 @@ def times(monkeypatch):
 
 
 @pytest.fixture
-def all_trials(monkeypatch):
+def every_comparison(monkeypatch):
     monkeypatch.setattr(comparisons, "cores", lambda: 2)
     # tiled stands in for FlexAttention, which would have to compile.
     tiled, sdpa = rival_named("tiled"), rival_named("sdpa")
-    return list(trials(tiled, sdpa, tiled, read_gigabytes_per_second=10.0, at=TINY))
+    return list(all_comparisons(tiled, sdpa, tiled, read_gigabytes_per_second=10.0, at=TINY))
 
 
-def figures(trials, name):
-    return [figure for trial in trials for figure in trial.figures if name in figure.comparison]
+def quantities(comparisons, name):
+    return [it for each in comparisons for it in each.quantities if name in it.comparison]
 
 
 def test_the_median_over_rounds_counts(times):
     times(a=[1.0, 2.0, 9.0], b=[2.0, 2.0, 3.0])
-    figure = Figure("a to b", lambda t: t["a"] / t["b"], target=1.5)
-    (row,) = compared(Trial(PROBLEM, dict, [figure], calls=10), seconds=1)
+    quantity = Quantity("a to b", lambda t: t["a"] / t["b"], target=1.5)
+    (row,) = measure_comparison(Comparison(PROBLEM, dict, [quantity], calls=10), seconds=1)
     assert (row.low, row.figure, row.high) == (0.75, 1.0, 2.0)
     assert (row.comparison, row.shape, row.length, row.pass_name) == (
         "a to b",
@@ -66,45 +66,50 @@ def test_the_median_over_rounds_counts(times):
         ("tiny call", {"tiled": 0.003, "sdpa": 0.001}, 10, "at most", 30),
     ],
 )
-def test_what_is_worked_out_of_a_round(all_trials, name, turn, value, sense, target):
-    for figure in figures(all_trials, name):
-        assert figure.of_round(turn) == pytest.approx(value)
-        assert (figure.sense, figure.target) == (sense, target)
-    assert figures(all_trials, name)
+def test_the_number_computed_from_a_round(every_comparison, name, turn, value, sense, target):
+    for quantity in quantities(every_comparison, name):
+        assert quantity.of_round(turn) == pytest.approx(value)
+        assert (quantity.sense, quantity.target) == (sense, target)
+    assert quantities(every_comparison, name)
 
 
-def test_decoding_is_held_against_the_bandwidth(all_trials):
-    for trial in all_trials:
-        for figure in figures([trial], "read bandwidth"):
-            # As long as reading keys and values takes at the very least.
-            seconds = trial.problem.cache_bytes / 10e9
-            assert figure.of_round({"tiled": 2 * seconds}) == pytest.approx(0.5)
-            assert (figure.sense, figure.target) == ("at least", 0.70)
+def test_decoding_is_compared_with_the_bandwidth(every_comparison):
+    for comparison in every_comparison:
+        for quantity in quantities([comparison], "read bandwidth"):
+            # The least time in which keys and values can be read.
+            seconds = comparison.problem.cache_bytes / 10e9
+            assert quantity.of_round({"tiled": 2 * seconds}) == pytest.approx(0.5)
+            assert (quantity.sense, quantity.target) == ("at least", 0.70)
 
 
-def test_every_comparison_runs(all_trials):
-    assert len(all_trials) == 4 + 2 + 2 + 4 + 2 + 8 + 2
-    for trial in all_trials:
-        for run in trial.runs().values():
+def test_every_comparison_runs(every_comparison):
+    assert len(every_comparison) == 4 + 2 + 2 + 4 + 2 + 8 + 2
+    for comparison in every_comparison:
+        for run in comparison.runs().values():
             run()
 
 
-def test_full_comparisons_are_of_the_lengths_that_targets_are_about():
+def test_full_comparisons_have_the_lengths_of_the_targets():
     tiled, sdpa = rival_named("tiled"), rival_named("sdpa")
-    full = list(trials(tiled, sdpa, tiled, 10.0, comparisons.FULL))
-    assert {trial.problem.length for trial in full} == {16, 4096, 8192, 16384, 65536}
+    full = list(all_comparisons(tiled, sdpa, tiled, 10.0, comparisons.FULL))
+    assert {comparison.problem.length for comparison in full} == {16, 4096, 8192, 16384, 65536}
 
 
-def test_threads_are_as_many_as_before_afterwards(all_trials):
-    (trial, *_) = [trial for trial in all_trials if "speed-up" in trial.names]
+def test_the_number_of_threads_is_restored(every_comparison):
+    (comparison, *_) = [
+        comparison for comparison in every_comparison if "speed-up" in comparison.names
+    ]
     before = torch.get_num_threads()
-    for run in trial.runs().values():
+    for run in comparison.runs().values():
         run()
         assert torch.get_num_threads() == before
 
 
-def test_one_core_and_no_flex_leave_comparisons_out(monkeypatch):
+def test_comparisons_that_need_flex_or_a_second_core_are_skipped(monkeypatch):
     monkeypatch.setattr(comparisons, "cores", lambda: 1)
-    names = [t.names for t in trials(rival_named("tiled"), rival_named("sdpa"), None, 10.0, TINY)]
+    names = [
+        t.names
+        for t in all_comparisons(rival_named("tiled"), rival_named("sdpa"), None, 10.0, TINY)
+    ]
     assert len(names) == 4 + 2 + 4 + 2 + 2
     assert not [name for name in names if "speed-up" in name or "flex" in name]

@@ -29,7 +29,7 @@ def test_lengths_that_are_given_hold_for_every_pass():
 
 def test_figures_of_each_rival(bounds):
     problem = Problem(2, 32, 48, "forward+backward")
-    rows = grid.measured(
+    rows = grid.measure_problem(
         problem, [rival_named("sdpa"), rival_named("tiled")], 0.01, bounds, memory=False
     )
     assert [row.rival for row in rows] == ["sdpa", "tiled"]
@@ -62,11 +62,11 @@ def test_decoding_is_measured_by_what_is_read(bounds):
 def test_a_slow_rival_sits_out_and_sdpa_never_does():
     problem = Problem(2, 32, 128, "forward")
     generous, strict = {"memory_limit": 2**30, "slowest": 60}, {"memory_limit": 2**30, "slowest": 0}
-    assert grid.objection(problem, rival_named("tiled"), **generous) is None
-    why = grid.objection(problem, rival_named("tiled"), **strict)
+    assert grid.skipped_reason(problem, rival_named("tiled"), **generous) is None
+    why = grid.skipped_reason(problem, rival_named("tiled"), **strict)
     assert why.startswith("a run would take about ")
     assert why.endswith("and 0 s are allowed")
-    assert grid.objection(problem, rival_named("sdpa"), **strict) is None
+    assert grid.skipped_reason(problem, rival_named("sdpa"), **strict) is None
 
 
 def test_no_time_is_spent_on_a_rival_that_has_no_room():
@@ -75,7 +75,7 @@ def test_no_time_is_spent_on_a_rival_that_has_no_room():
 
     greedy = replace(rival_named("eager"), attention=never)
     problem = Problem(2, 32, 128, "forward")
-    assert "score matrices" in grid.objection(problem, greedy, memory_limit=0, slowest=60)
+    assert "score matrices" in grid.skipped_reason(problem, greedy, memory_limit=0, slowest=60)
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def record(tmp_path, bounds):
 
 def test_a_run_goes_on_where_it_was_broken_off(record, bounds):
     path, origin, row = record(date="yesterday", peak_gflops="50")
-    header, rows = grid.recorded(path, origin)
+    header, rows = grid.read_resumable(path, origin)
     assert rows == [row]
     assert (header["date"], header["peak_gflops"]) == ("yesterday", "50")
     assert grid.is_recorded(Problem(2, 32, 48, "forward"), rows)
@@ -107,10 +107,10 @@ def test_a_run_goes_on_where_it_was_broken_off(record, bounds):
 def test_no_run_goes_on_with_what_another_left(record, name):
     path, origin, _ = record(**{name: "other"})
     with pytest.raises(ValueError, match=f"with {name} 'other', and this is .* without --resume"):
-        grid.recorded(path, origin)
+        grid.read_resumable(path, origin)
 
 
 def test_no_run_goes_on_from_uncommitted_changes(record):
     path, origin, _ = record(commit="abc with changes")
     with pytest.raises(ValueError, match="from uncommitted changes"):
-        grid.recorded(path, origin | {"commit": "abc with changes"})
+        grid.read_resumable(path, origin | {"commit": "abc with changes"})

@@ -43,7 +43,7 @@ def test_a_training_step_trains(monkeypatch):
 
     monkeypatch.setattr(GPT, "forward", recorded)
     torch.manual_seed(0)
-    row = models.measured(tiny_problem(models.TRAIN), seconds=0)
+    row = models.measure_model(tiny_problem(models.TRAIN), seconds=0)
     assert row.rounds == 3
     assert row.attention_share is None
     # Steps of two models took turns, the first of each to warm up.
@@ -60,7 +60,7 @@ def test_a_decoding_step_stays_at_its_length_and_tells_the_share_of_attention(mo
         return attend(layer, query, key, value, call)
 
     monkeypatch.setattr(Attention, "attend", recorded)
-    row = models.measured(tiny_problem(models.DECODE), seconds=0)
+    row = models.measure_model(tiny_problem(models.DECODE), seconds=0)
     assert set(lengths) == {(1, 24)}
     assert len(lengths) == TINY.layers * (1 + row.rounds)
     assert 0 < row.attention_share < 1
@@ -68,7 +68,7 @@ def test_a_decoding_step_stays_at_its_length_and_tells_the_share_of_attention(mo
 
 @pytest.mark.parametrize("quick", [True, False])
 def test_the_problems_are_mini_and_heads_of_64(quick):
-    mini, step, decode = models.problems(quick)
+    mini, step, decode = models.model_problems(quick)
     assert mini.config == GPTConfig.preset("mini")
     assert step.config.head_dim == decode.config.head_dim == 64
     assert decode.pass_name == models.DECODE

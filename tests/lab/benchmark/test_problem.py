@@ -67,12 +67,14 @@ def test_who_does_not_take_part():
     rivals = contenders()
     problem = Problem.named("6x128", "4096", "forward+backward")
     needed = rivals["eager"].score_matrices * 4 * 6 * 4096**2
-    assert problem.objection(rivals["eager"], memory_limit=needed) is None
-    refusal = problem.objection(rivals["eager"], memory_limit=2**30)
+    assert problem.unsupported_reason(rivals["eager"], memory_limit=needed) is None
+    refusal = problem.unsupported_reason(rivals["eager"], memory_limit=2**30)
     assert refusal == "5 score matrices would take 1.9 GiB, and 1 GiB are allowed"
     decoding = replace(problem, pass_name="decode")
-    assert decoding.objection(rivals["eager"], memory_limit=2**20) is None
-    assert problem.objection(rivals["tiled"], memory_limit=0) is None
+    assert decoding.unsupported_reason(rivals["eager"], memory_limit=2**20) is None
+    assert problem.unsupported_reason(rivals["tiled"], memory_limit=0) is None
     untrained = replace(rivals["tiled"], trains=False)
-    assert problem.objection(untrained, memory_limit=0) == "it has no backward here"
-    assert replace(problem, pass_name="forward").objection(untrained, memory_limit=0) is None
+    assert problem.unsupported_reason(untrained, memory_limit=0) == "it has no backward pass here"
+    assert (
+        replace(problem, pass_name="forward").unsupported_reason(untrained, memory_limit=0) is None
+    )

@@ -1,7 +1,6 @@
-"""Named comparisons of a backend with itself and with others, each side by side in one run.
+"""Named comparisons of a backend with itself and with others, side by side in one run.
 
-A figure is worked out within every round, in which all sides take one turn; what counts is its median
-over the rounds.
+A result is computed within every round, in which all sides take one turn; its median over rounds counts.
 """
 
 import os
@@ -39,15 +38,15 @@ THREADED_SHAPES = (*SHAPES, "1x128", "1x64")
 BOTH_PASSES = (FORWARD, FORWARD_AND_BACKWARD)
 
 TINY_LENGTH = 16
-# Calls in one turn of a tiny problem, far above the resolution of the clock.
+# Calls in one turn of a tiny problem, to get far above the resolution of the clock.
 TINY_CALLS = 200
 
 Runs = Mapping[str, Callable[[], object]]
 
 
 @dataclass(frozen=True)
-class Figure:
-    """What is worked out from the seconds of one round, and what it should be."""
+class Quantity:
+    """A number computed from the seconds of one round, and its target."""
 
     comparison: str
     of_round: Callable[[Mapping[str, float]], float]
@@ -57,21 +56,24 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Trial:
-    """Sides that take turns at one problem, made when their turn comes, and the figures they give.
+class Comparison:
+    """Sides that take turns at one problem, built by `runs` when needed, and the quantities compared.
 
     `calls` is how often a side calls the op in one turn.
     """
 
     problem: Problem
     runs: Callable[[], Runs]
-    figures: Sequence[Figure]
+    quantities: Sequence[Quantity]
     calls: int = 1
 
     @property
     def names(self) -> str:
-        """What is compared."""
-        return " and ".join(figure.comparison for figure in self.figures)
+        """The names of the quantities."""
+        return " and ".join(it.comparison for it in self.quantities)
+
+    def __str__(self) -> str:
+        return str(self.problem)
 
 
 @dataclass(frozen=True)
@@ -89,12 +91,12 @@ FULL = Lengths()
 QUICK = Lengths(usual=64, flex=(64,), window=8, windowed=256, decode=1024)
 
 
-def trials(
+def all_comparisons(
     rival: Rival, baseline: Rival, flex: Rival | None, read_gigabytes_per_second: float, at: Lengths
-) -> Iterator[Trial]:
+) -> Iterator[Comparison]:
     """All comparisons of a backend, with SDPA as the baseline.
 
-    Those with FlexAttention are there if it is given, those of threads if there is a second core.
+    FlexAttention is compared if it is given, and threads if there is a second core.
     """
     for shape in SHAPES:
         for pass_name in BOTH_PASSES:
@@ -120,38 +122,38 @@ def trials(
         yield _overhead(rival, baseline, _problem("6x128", TINY_LENGTH, pass_name))
 
 
-def compared(trial: Trial, seconds: float) -> list[Ratio]:
-    """The figures of a trial that goes on for so many seconds, and for three rounds at least."""
-    times = interleaved(trial.runs(), seconds)
+def measure_comparison(comparison: Comparison, seconds: float) -> list[Ratio]:
+    """The results of a comparison that runs for so many seconds and at least three rounds."""
+    times = interleaved(comparison.runs(), seconds)
     rounds = [dict(zip(times, turn, strict=True)) for turn in zip(*times.values(), strict=True)]
     medians_ms = "; ".join(
-        f"{name} {1e3 * median(values) / trial.calls:.4g}" for name, values in times.items()
+        f"{name} {1e3 * median(values) / comparison.calls:.4g}" for name, values in times.items()
     )
-    return [_ratio(trial.problem, figure, rounds, medians_ms) for figure in trial.figures]
+    return [_ratio(comparison.problem, it, rounds, medians_ms) for it in comparison.quantities]
 
 
 def _ratio(
-    problem: Problem, figure: Figure, rounds: Sequence[Mapping[str, float]], medians_ms: str
+    problem: Problem, quantity: Quantity, rounds: Sequence[Mapping[str, float]], medians_ms: str
 ) -> Ratio:
-    spread = Spread.of([figure.of_round(turn) for turn in rounds])
+    spread = Spread.of([quantity.of_round(turn) for turn in rounds])
     return Ratio(
-        figure.comparison,
+        quantity.comparison,
         problem.shape,
         problem.length,
         problem.pass_name,
         figure=spread.median,
         low=spread.low,
         high=spread.high,
-        unit=figure.unit,
-        sense=figure.sense,
-        target=figure.target,
-        met=is_met(spread.median, figure.sense, figure.target),
+        unit=quantity.unit,
+        sense=quantity.sense,
+        target=quantity.target,
+        met=is_met(spread.median, quantity.sense, quantity.target),
         medians_ms=medians_ms,
         rounds=len(rounds),
     )
 
 
-def _transform(rival: Rival, problem: Problem) -> Trial:
+def _transform(rival: Rival, problem: Problem) -> Comparison:
     def runs() -> Runs:
         inputs = problem.inputs()
         identity = DistanceAffine.identity(problem.length)
@@ -162,16 +164,16 @@ def _transform(rival: Rival, problem: Problem) -> Trial:
             "identity": problem.run(partial(rival.attention, affine=identity), inputs),
         }
 
-    return Trial(
+    return Comparison(
         problem,
         runs,
         [
-            Figure(
+            Quantity(
                 "transform by tau, to gain 1 and bias 0",
                 lambda t: t["tau"] / t["identity"],
                 TRANSFORM_COST,
             ),
-            Figure(
+            Quantity(
                 "transform by tables made before, to gain 1 and bias 0",
                 lambda t: t["tables"] / t["identity"],
                 TRANSFORM_COST,
@@ -180,7 +182,7 @@ def _transform(rival: Rival, problem: Problem) -> Trial:
     )
 
 
-def _table_gradients(rival: Rival, problem: Problem) -> Trial:
+def _table_gradients(rival: Rival, problem: Problem) -> Comparison:
     def runs() -> Runs:
         inputs = problem.inputs()
         fixed = DistanceAffine.scale_invariant(problem.length)
@@ -196,11 +198,11 @@ def _table_gradients(rival: Rival, problem: Problem) -> Trial:
             "forward": partial(rival.attention, *tensors, affine=fixed),
         }
 
-    return Trial(
+    return Comparison(
         problem,
         runs,
         [
-            Figure(
+            Quantity(
                 "table gradients, to backward without them",
                 lambda t: (t["learned"] - t["fixed"]) / (t["fixed"] - t["forward"]),
                 TABLE_GRADIENTS,
@@ -210,12 +212,12 @@ def _table_gradients(rival: Rival, problem: Problem) -> Trial:
     )
 
 
-def _against(rival: Rival, other: Rival, problem: Problem) -> Trial:
-    return Trial(
+def _against(rival: Rival, other: Rival, problem: Problem) -> Comparison:
+    return Comparison(
         problem,
         _side_by_side(problem, {rival.name: rival.attention, other.name: other.attention}),
         [
-            Figure(
+            Quantity(
                 f"time relative to {other.name}",
                 lambda t: t[rival.name] / t[other.name],
                 TIME_TO_FLEX,
@@ -224,32 +226,32 @@ def _against(rival: Rival, other: Rival, problem: Problem) -> Trial:
     )
 
 
-def _window(rival: Rival, problem: Problem, window: int) -> Trial:
+def _window(rival: Rival, problem: Problem, window: int) -> Comparison:
     windowed: Attention = partial(rival.attention, window=window)
     sides = {"window": windowed, "full": rival.attention}
-    figure = Figure(
+    quantity = Quantity(
         f"window of {window}, to the whole triangle",
         lambda t: t["window"] / t["full"],
         WINDOW_TIME,
     )
-    return Trial(problem, _side_by_side(problem, sides), [figure])
+    return Comparison(problem, _side_by_side(problem, sides), [quantity])
 
 
 def _decode(
     rival: Rival, baseline: Rival, problem: Problem, read_gigabytes_per_second: float
-) -> Trial:
+) -> Comparison:
     least_seconds = problem.cache_bytes / read_gigabytes_per_second / 1e9
     sides = {rival.name: rival.attention, BASELINE: baseline.attention}
-    return Trial(
+    return Comparison(
         problem,
         _side_by_side(problem, sides),
         [
-            Figure(
+            Quantity(
                 "one query, time relative to SDPA",
                 lambda t: t[rival.name] / t[BASELINE],
                 DECODE_TIME_TO_SDPA,
             ),
-            Figure(
+            Quantity(
                 "one query, share of read bandwidth",
                 lambda t: least_seconds / t[rival.name],
                 SHARE_OF_BANDWIDTH,
@@ -260,29 +262,29 @@ def _decode(
     )
 
 
-def _threads(rival: Rival, problem: Problem) -> Trial:
+def _threads(rival: Rival, problem: Problem) -> Comparison:
     def runs() -> Runs:
         run = problem.run(rival.attention, problem.inputs())
         return {"one": _with_threads(1, run), "two": _with_threads(2, run)}
 
-    figure = Figure(
+    quantity = Quantity(
         "speed-up by a second thread", lambda t: t["one"] / t["two"], SPEED_UP, AT_LEAST
     )
-    return Trial(problem, runs, [figure])
+    return Comparison(problem, runs, [quantity])
 
 
-def _overhead(rival: Rival, baseline: Rival, problem: Problem) -> Trial:
+def _overhead(rival: Rival, baseline: Rival, problem: Problem) -> Comparison:
     def runs() -> Runs:
         sides = {rival.name: rival.attention, BASELINE: baseline.attention}
         return {name: _repeated(problem, attention) for name, attention in sides.items()}
 
-    figure = Figure(
+    quantity = Quantity(
         "time of a tiny call beyond SDPA's",
         lambda t: 1e6 * (t[rival.name] - t[BASELINE]) / TINY_CALLS,
         CALL_OVERHEAD,
         unit=MICROSECONDS,
     )
-    return Trial(problem, runs, [figure], calls=TINY_CALLS)
+    return Comparison(problem, runs, [quantity], calls=TINY_CALLS)
 
 
 def _side_by_side(problem: Problem, sides: Mapping[str, Attention]) -> Callable[[], Runs]:

@@ -1,4 +1,4 @@
-"""Pictures of recorded results: time relative to SDPA, share of peak, and decoding by length."""
+"""Figures of recorded timings by length: time relative to SDPA, share of peak, and decoding."""
 
 from collections.abc import Callable, Sequence
 from itertools import cycle
@@ -21,7 +21,7 @@ DECODE_FIGURE = "benchmark-decode.png"
 
 
 class Style(NamedTuple):
-    """Rivals differ in marker and line as well as in colour, for those who print in grey."""
+    """Rivals differ in marker and line as well as in colour, for greyscale prints."""
 
     colour: str
     marker: str
@@ -39,7 +39,7 @@ OTHERS = (Style("#56b4e9", "v", "--"), Style("#e69f00", "P", "-."))
 
 
 class Quantity(NamedTuple):
-    """What an axis shows of a row: median, lower and upper quartile."""
+    """The label of an axis, and its median, lower and upper quartile for a row."""
 
     label: str
     spread: Callable[[Timing], tuple[float, float, float]]
@@ -67,7 +67,7 @@ BANDWIDTH = Quantity("share of read bandwidth", _share_of_bandwidth)
 
 
 class Panel(NamedTuple):
-    """One set of axes: some rows, and what is shown of them."""
+    """One set of axes: rows, and the quantity shown."""
 
     title: str
     rows: Sequence[Timing]
@@ -75,7 +75,7 @@ class Panel(NamedTuple):
 
 
 def draw(origin: dict[str, str], rows: Sequence[Timing], folder: Path) -> list[Path]:
-    """Write the figures that there are rows for to a folder, and return their paths."""
+    """Draw the figures that there are rows for into a folder; returns their paths."""
     whole = [row for row in rows if row.pass_name != DECODE]
     decode = [row for row in rows if row.pass_name == DECODE]
     panels = {
@@ -94,8 +94,8 @@ def draw(origin: dict[str, str], rows: Sequence[Timing], folder: Path) -> list[P
 
 
 def _by_shape_and_pass(rows: Sequence[Timing], quantity: Quantity) -> list[list[Panel]]:
-    """A line of panels for each shape, in it a panel for each pass."""
-    shapes = dict.fromkeys(row.shape for row in sorted(rows, key=_heads))
+    """One line of panels per shape, one panel per pass."""
+    shapes = dict.fromkeys(row.shape for row in sorted(rows, key=lambda row: row.heads))
     passes = [name for name in PASSES if any(row.pass_name == name for row in rows)]
     return [
         [
@@ -145,7 +145,7 @@ def _figure(origin: dict[str, str], grid: list[list[Panel]]) -> "Figure":
 
 
 def _styles(rows: Sequence[Timing]) -> dict[str, Style]:
-    """Those of the rivals that there are, the same ones in every figure."""
+    """The styles of the rivals, the same in every figure."""
     present = dict.fromkeys(row.rival for row in rows)
     known = {name: style for name, style in STYLES.items() if name in present}
     others = [name for name in present if name not in STYLES]
@@ -177,7 +177,7 @@ def _draw(axes: "Axes", panel: Panel, styles: dict[str, Style]) -> None:
 
 
 def _scale(axes: "Axes", panels: Sequence[Panel]) -> None:
-    """The upright axis of a line of panels, the same for all that show a quantity."""
+    """Scale the vertical axis of a line of panels, alike for all panels of a quantity."""
     spreads = [panel.quantity.spread(row) for panel in panels for row in panel.rows]
     lowest, highest = min(low for _, low, _ in spreads), max(high for *_, high in spreads)
     if panels[0].quantity is not TIME:
@@ -192,7 +192,7 @@ def _scale(axes: "Axes", panels: Sequence[Panel]) -> None:
 
 
 def _scale_lengths(axes: "Axes", rows: Sequence[Timing]) -> None:
-    """The level axis, by powers of two, for all panels: they share it."""
+    """Scale the horizontal axis, which all panels share, by powers of two."""
     lengths = sorted({row.length for row in rows})
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths, [_in_words(length) for length in lengths])
@@ -203,12 +203,8 @@ def _in_words(length: int) -> str:
     return f"{length // 1024}k" if length % 1024 == 0 else str(length)
 
 
-def _heads(row: Timing) -> int:
-    return int(row.shape.partition("x")[0])
-
-
 def _caption(origin: dict[str, str], decode: bool) -> str:
-    """What the figures are, and the machine, versions and commit they come from."""
+    """What is shown, and the machine, versions and commit that measured it."""
     what = "One query against a cache" if decode else "Causal attention"
     how = f"{what}, batch 1, float32. Medians over rounds; the bands are quartiles."
     whence = (

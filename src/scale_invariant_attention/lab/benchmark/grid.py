@@ -1,8 +1,7 @@
-"""Every rival at every problem, round by round, and the figures of each.
+"""The grid of the benchmark: every rival at every problem.
 
-A ratio to SDPA is the median of the ratios within the rounds. Shares of peak count the exact causal
-triangle against what the machine can do at best; to decode, what counts is how fast keys and values
-are read.
+A ratio to SDPA is the median of the ratios within rounds. Shares of peak relate the work of the exact
+causal triangle to the machine's bound; for decoding, the bound is reading keys and values.
 """
 
 from collections.abc import Sequence
@@ -16,13 +15,13 @@ from .records import Timing, read_records
 from .rivals import BASELINE, Rival
 from .timing import Bounds, Spread, interleaved, seconds_of
 
-# The part of a problem's length at which a rival shows how slow it is: the work is its square.
-_FORETASTE = 8
+# A rival's speed is estimated at this fraction of the length.
+_ESTIMATED_AT = 8
 
 
 @dataclass(frozen=True)
 class Extent:
-    """How much to measure when the options do not say."""
+    """What to measure by default."""
 
     shapes: Sequence[str]
     lengths: Sequence[str]
@@ -45,7 +44,7 @@ def problems(
     lengths: Sequence[str] = (),
     passes: Sequence[str] = (),
 ) -> list[Problem]:
-    """Shapes by lengths by passes, those of `extent` where none are given; the cheapest first.
+    """Shapes by lengths by passes, by default those of `extent`; the cheapest first.
 
     >>> [str(problem) for problem in problems(FULL, ["6x128"], ["512", "64"], ["forward"])]
     ['6x128, 64 tokens, forward', '6x128, 512 tokens, forward']
@@ -59,33 +58,31 @@ def problems(
     return sorted(grid, key=lambda problem: problem.flops)
 
 
-def objection(problem: Problem, rival: Rival, memory_limit: float, slowest: float) -> str | None:
-    """Why a rival sits a problem out, None if it takes part.
+def skipped_reason(
+    problem: Problem, rival: Rival, memory_limit: float, slowest: float
+) -> str | None:
+    """Why a rival skips a problem, None if it takes part.
 
-    Score matrices may take `memory_limit` bytes. One run may take `slowest` seconds, going by a run
-    at an eighth of the length and the work at both; SDPA always takes part, to be the measure.
+    Score matrices may take `memory_limit` bytes. One run may take `slowest` seconds, estimated at an
+    eighth of the length. SDPA, the baseline, always takes part.
     """
-    found = problem.objection(rival, memory_limit)
-    if found is not None or rival.name == BASELINE:
-        return found
-    expected = _expected_seconds(problem, rival)
+    reason = problem.unsupported_reason(rival, memory_limit)
+    if reason is not None or rival.name == BASELINE:
+        return reason
+    short = replace(problem, length=max(1, problem.length // _ESTIMATED_AT))
+    run = short.run(rival.attention, short.inputs())
+    # The first run may compile.
+    run()
+    expected = seconds_of(run) * problem.flops / short.flops
     if expected > slowest:
         return f"a run would take about {expected:.0f} s, and {slowest:g} s are allowed"
     return None
 
 
-def _expected_seconds(problem: Problem, rival: Rival) -> float:
-    short = replace(problem, length=max(1, problem.length // _FORETASTE))
-    run = short.run(rival.attention, short.inputs())
-    # The first run may compile.
-    run()
-    return seconds_of(run) * problem.flops / short.flops
-
-
-def measured(
+def measure_problem(
     problem: Problem, taking_part: Sequence[Rival], seconds: float, bounds: Bounds, memory: bool
 ) -> list[Timing]:
-    """The figures of each rival, SDPA being one of them."""
+    """The timing of each rival, SDPA being one of them."""
     inputs = problem.inputs()
     runs = {rival.name: problem.run(rival.attention, inputs) for rival in taking_part}
     times = interleaved(runs, seconds)
@@ -110,7 +107,7 @@ def timing(
     bounds: Bounds,
     memory: int | None,
 ) -> Timing:
-    """The figures of one rival from its times and SDPA's in the same rounds."""
+    """The timing of one rival from its times and SDPA's in the same rounds."""
     time = Spread.of(seconds)
     pairs = zip(seconds, baseline_seconds, strict=True)
     ratio = Spread.of([mine / baseline for mine, baseline in pairs])
@@ -138,24 +135,24 @@ def timing(
     )
 
 
-def recorded(path: Path, origin: dict[str, str]) -> tuple[dict[str, str], list[Timing]]:
-    """Header and rows to go on from, of a run with the same code, machine and rivals as `origin`."""
+def read_resumable(path: Path, origin: dict[str, str]) -> tuple[dict[str, str], list[Timing]]:
+    """Header and rows to resume from; code, machine and rivals must be those of `origin`."""
     header, rows = read_records(path, Timing)
     for name in (*IDENTITY, "rivals"):
         if header.get(name) != origin[name]:
             raise ValueError(
                 f"{path} was recorded with {name} {header.get(name)!r}, and this is "
-                f"{origin[name]!r}: begin anew without --resume, or name another --output"
+                f"{origin[name]!r}: start over without --resume, or give another --output"
             )
     if origin["commit"].endswith(CHANGED):
         raise ValueError(
-            f"{path} was recorded from uncommitted changes, which may not be those of now: "
-            f"commit them, and begin anew without --resume"
+            f"{path} was recorded from uncommitted changes, which may differ from the present ones: "
+            f"commit them, and start over without --resume"
         )
     return header, rows
 
 
 def is_recorded(problem: Problem, rows: Sequence[Timing]) -> bool:
-    """Whether rows have a problem; files are replaced whole, so that they have all its rivals."""
+    """Whether a problem is among the rows, which then have all its rivals."""
     key = (problem.shape, problem.length, problem.pass_name)
     return any((row.shape, row.length, row.pass_name) == key for row in rows)

@@ -1,6 +1,6 @@
-"""Whole models, side by side: the scale-invariant scheme, and plain RoPE on torch's SDPA.
+"""Whole models side by side: the scale-invariant scheme, and plain RoPE on torch's SDPA.
 
-A training step is forward, loss, backward and a step of Adam. To decode is one step with a cache.
+A training step is forward, loss, backward and a step of Adam; a decoding step adds one token to a cache.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ OURS, BASELINE = "scale-invariant-p-rope", "rope"
 
 @dataclass(frozen=True)
 class ModelProblem:
-    """A model of some size, and what it does at some length."""
+    """A model, a pass and a length."""
 
     name: str
     config: GPTConfig
@@ -35,8 +35,8 @@ class ModelProblem:
         return f"{self.name}, {self.pass_name}, {self.batch} x {self.length:,} tokens"
 
 
-def problems(quick: bool) -> Iterator[ModelProblem]:
-    """The preset `mini`, and 12 layers with heads of 64; when `quick`, shorter and with fewer."""
+def model_problems(quick: bool) -> Iterator[ModelProblem]:
+    """The preset `mini`, and 12 layers with heads of 64; smaller and shorter if `quick`."""
     mini = GPTConfig.preset("mini")
     layers = 1 if quick else 12
     deep = GPTConfig(layers=layers, width=768, heads=12, vocab_size=256 if quick else 50_304)
@@ -46,8 +46,8 @@ def problems(quick: bool) -> Iterator[ModelProblem]:
     yield ModelProblem(name, deep, DECODE, 1, 256 if quick else 32_768)
 
 
-def measured(problem: ModelProblem, seconds: float) -> ModelTiming:
-    """Both models at a problem, taking turns for so many seconds, and for three rounds at least."""
+def measure_model(problem: ModelProblem, seconds: float) -> ModelTiming:
+    """Time both models, taking turns for so many seconds and at least three rounds."""
     side = _training_step if problem.pass_name == TRAIN else _decoding_step
     in_attention: list[float] = []
     ours, baseline = _model(problem, OURS), _model(problem, BASELINE)
@@ -57,7 +57,7 @@ def measured(problem: ModelProblem, seconds: float) -> ModelTiming:
         layer.attend = plain_attention  # type: ignore[method-assign]
     times = interleaved({OURS: side(problem, ours), BASELINE: side(problem, baseline)}, seconds)
     rounds = len(times[OURS])
-    # A step calls attention once a layer; the first step, which warms up, is not counted.
+    # A step calls attention once per layer; the warm-up step is not counted.
     counted = in_attention[-rounds * problem.config.layers :]
     pairs = zip(times[OURS], times[BASELINE], strict=True)
     ratio = Spread.of([mine / theirs for mine, theirs in pairs])
@@ -82,8 +82,8 @@ def measured(problem: ModelProblem, seconds: float) -> ModelTiming:
 
 
 def plain_attention(query: Tensor, key: Tensor, value: Tensor, call: Call) -> Tensor:
-    """What a GPT with plain RoPE computes, on torch's SDPA; all keys are there to be seen."""
-    # A query that decodes is the last of its keys; SDPA would take it for the first.
+    """Plain causal attention on torch's SDPA, in place of a layer's own."""
+    # A decoding query is at the last position; SDPA would take it to be at the first.
     return F.scaled_dot_product_attention(query, key, value, is_causal=query.shape[2] > 1)
 
 
@@ -118,7 +118,7 @@ def _decoding_step(problem: ModelProblem, model: GPT) -> Callable[[], None]:
 
     @torch.no_grad()
     def step() -> None:
-        # Every step writes over the token of the step before, at the same length.
+        # Every step overwrites the token of the last one, at the same length.
         cache.length = before
         model(token, cache=cache)
 

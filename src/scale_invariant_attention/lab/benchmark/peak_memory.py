@@ -1,21 +1,20 @@
-"""How much memory an attention needs above its inputs, outputs and gradients.
+"""Peak memory of an attention above its inputs, outputs and gradients.
 
     python -m scale_invariant_attention.lab.benchmark.peak_memory tiled 6x128 16384 forward+backward
 
-A fresh process measures, so that nothing earlier has left memory behind:
+Measured in a fresh process, in which nothing has left memory behind:
 
-1. It makes the inputs and the gradient of the output, and calls the op once on a few tokens, so
-   that libraries, threads and compiled kernels are there.
+1. It makes the inputs and the gradient of the output, and calls the op once on a few tokens, which
+   loads libraries, threads and compiled kernels.
 2. It fills stand-ins as large as the output and the gradients of the inputs, and reads the resident
    memory: the floor, which every implementation needs.
 3. It drops the stand-ins, resets the high-water mark of resident memory, calls the op, keeps what
    it returns, and reads the mark.
 
-The result is mark minus floor: the op's own output and gradients cancel against the stand-ins, and
-only what it holds beyond them counts. Scratch that is gone before the gradients are made can hide
-in their place, as it should: it makes no process larger. The child's malloc returns every block
-above 64 KiB to the system as soon as it is freed, so that resident memory is live memory. Where the
-mark cannot be reset (outside Linux), it stands at the floor anyway: nothing before was larger.
+The result is mark minus floor: the op's output and gradients cancel against the stand-ins. Scratch
+that is freed before the gradients are made does not count: it makes no process larger. The child's
+malloc returns every block above 64 KiB to the system as soon as it is freed, so that resident memory is
+live memory. Where the mark cannot be reset (outside Linux), it is at the floor anyway.
 """
 
 import os
@@ -34,10 +33,7 @@ PROMPT_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "6
 
 
 def peak_memory(rival: str, problem: Problem) -> int:
-    """Bytes above inputs, outputs and gradients of a rival by name, measured in a fresh process.
-
-    Forward alone has no gradients, and nothing is kept for them.
-    """
+    """Bytes above inputs, outputs and gradients of a rival, measured in a fresh process."""
     words = (rival, problem.shape, str(problem.length), problem.pass_name)
     child = subprocess.run(  # noqa: S603  this module itself
         [sys.executable, "-m", __name__, *words],
@@ -55,7 +51,7 @@ def peak_memory(rival: str, problem: Problem) -> int:
 
 
 def bytes_above_floor(attention: Attention, problem: Problem) -> int:
-    """The measurement itself, for a process that does nothing else."""
+    """The measurement, for a process that does nothing else."""
     inputs = problem.inputs()
     few = replace(problem, length=min(WARM_UP_LENGTH, problem.length))
     few.run(attention, few.inputs())()
@@ -71,7 +67,7 @@ def bytes_above_floor(attention: Attention, problem: Problem) -> int:
 
 
 def _status(field: str) -> int:
-    """A field of the process status in bytes; the largest resident memory where there is none."""
+    """A field of the process status in bytes; without one, the largest resident memory."""
     status = Path("/proc/self/status")
     if status.exists():
         for line in status.read_text().splitlines():

@@ -1,4 +1,4 @@
-"""One problem of the benchmark: its sizes, its inputs and the work that it takes."""
+"""A problem of the benchmark: its sizes, its inputs and the work that it takes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,10 +26,7 @@ class Inputs(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """Causal attention, batch 1, float32, over `length` keys.
-
-    There are as many queries, forward alone or with backward; to decode, there is one.
-    """
+    """Causal attention, batch 1, float32, over `length` keys; as many queries, or one when decoding."""
 
     heads: int
     head_dim: int
@@ -38,7 +35,7 @@ class Problem:
 
     @classmethod
     def named(cls, shape: str, length: str, pass_name: str) -> "Problem":
-        """In the words of the command line.
+        """The problem in the words of the command line.
 
         >>> Problem.named("6x128", "4096", "forward")
         Problem(heads=6, head_dim=128, length=4096, pass_name='forward')
@@ -67,29 +64,28 @@ class Problem:
 
     @property
     def queries(self) -> int:
-        """How many queries there are: the last ones."""
+        """Number of queries, which are the last positions."""
         return 1 if self.pass_name == DECODE else self.length
 
     @property
     def flops(self) -> float:
-        """The work of the exact causal triangle, which no implementation can do without.
+        """The work of the exact causal triangle.
 
-        Two products of 2 D operations for each visible pair, of which there are L (L + 1) / 2, or L
-        for one query; backward has five such products, one of them the scores over again, so that
-        both take 3.5 times as much.
+        Two products of 2 D operations for each visible pair: L (L + 1) / 2 pairs, or L for one query.
+        Backward takes five such products, one of which recomputes the scores: 3.5 times in all.
         """
         pairs = self.queries * (2 * self.length - self.queries + 1) // 2
         return 4 * self.heads * self.head_dim * pairs * (3.5 if self.backward else 1)
 
     @property
     def cache_bytes(self) -> int:
-        """Keys and values, which a lone query cannot do without reading."""
+        """Bytes of keys and values, all of which a single query must read."""
         return 2 * _FLOAT_BYTES * self.heads * self.length * self.head_dim
 
-    def objection(self, rival: Rival, memory_limit: float) -> str | None:
-        """Why a rival does not take part, with a limit in bytes; None if it does."""
+    def unsupported_reason(self, rival: Rival, memory_limit: float) -> str | None:
+        """Why a rival cannot run this problem within a limit in bytes; None if it can."""
         if self.backward and not rival.trains:
-            return "it has no backward here"
+            return "it has no backward pass here"
         scores = _FLOAT_BYTES * self.heads * self.queries * self.length
         needed = rival.score_matrices * scores
         if needed > memory_limit:
@@ -100,7 +96,7 @@ class Problem:
         return None
 
     def inputs(self) -> Inputs:
-        """Tensors of unit variance, the same ones every time."""
+        """Tensors of unit variance, the same every time."""
         generator = torch.Generator().manual_seed(0)
 
         def normal(tokens: int, *, requires_grad: bool) -> Tensor:
@@ -116,7 +112,7 @@ class Problem:
     def run(
         self, attention: Attention, inputs: Inputs, parameters: Sequence[Tensor] = ()
     ) -> Callable[[], tuple[Tensor, ...]]:
-        """What to time, which returns output and gradients, also of `parameters` if there are any."""
+        """The function to time, which returns output and gradients, also those of `parameters`."""
         *tensors, grad = inputs
 
         def forward() -> tuple[Tensor, ...]:

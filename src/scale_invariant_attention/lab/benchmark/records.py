@@ -11,10 +11,10 @@ from .problem import FORWARD, FORWARD_AND_BACKWARD
 
 @dataclass(frozen=True)
 class Timing:
-    """One rival at one problem: spreads of its times and of its ratios to SDPA round by round.
+    """One rival at one problem: spreads of its times and of its ratios to SDPA in the same rounds.
 
-    Reading speed is that of keys and values and counts to decode only. What was not measured is
-    None, and so is an end of a spread that an early run did not record.
+    Bandwidth is that of reading keys and values, measured for decoding only. What was not measured is
+    None.
     """
 
     shape: str
@@ -36,13 +36,23 @@ class Timing:
     peak_memory_mib: float | None
     rounds: int
 
+    @property
+    def heads(self) -> int:
+        """Number of heads."""
+        return int(self.shape.partition("x")[0])
+
+    @property
+    def share_of_bound(self) -> float:
+        """Share of the bound that applies: of bandwidth for decoding, of peak arithmetic otherwise."""
+        return self.share_of_peak if self.share_of_bandwidth is None else self.share_of_bandwidth
+
 
 @dataclass(frozen=True)
 class Ratio:
-    """A figure of one comparison with its quartiles over the rounds, and what it should be.
+    """The result of one comparison with its quartiles over the rounds, and its target.
 
-    `unit` is "ratio", "share" or "microseconds", `sense` "at most" or "at least", and `medians_ms`
-    tells the times behind the figure, as in "cpu 1.2; sdpa 1.4".
+    `unit` is "ratio", "share" or "microseconds", `sense` "at most" or "at least"; `medians_ms` are the
+    times of both sides, as in "cpu 1.2; sdpa 1.4".
     """
 
     comparison: str
@@ -59,12 +69,26 @@ class Ratio:
     medians_ms: str
     rounds: int
 
+    @property
+    def shown(self) -> str:
+        """Median and quartiles, with more digits than targets have: a near miss must not look met."""
+        digits = ".3f" if self.unit == RATIO else ".1f"
+        figure, low, high = (
+            in_unit(value, self.unit, digits) for value in (self.figure, self.low, self.high)
+        )
+        return f"{figure} ({low} to {high})"
+
+    @property
+    def shown_target(self) -> str:
+        """The target in words."""
+        return f"{self.sense} {in_unit(self.target, self.unit)}"
+
 
 @dataclass(frozen=True)
 class ModelTiming:
-    """A step of a whole model, and its time relative to the same with plain RoPE on SDPA.
+    """A step of a whole model, relative to the same with plain RoPE on SDPA.
 
-    Of a step that decodes, also the share of its time that is spent in attention.
+    `attention_share` is the share of the time spent in attention, for decoding.
     """
 
     model: str
@@ -96,7 +120,7 @@ _READERS: dict[Any, Callable[[str], Any]] = {
 
 
 def write_records(path: Path, origin: dict[str, str], records: Sequence[Record]) -> None:
-    """Write header and rows; a file that is there is replaced, by the whole new one or not at all."""
+    """Write header and rows; an existing file is replaced as a whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial")
     with partial.open("w", newline="") as file:
@@ -108,7 +132,7 @@ def write_records(path: Path, origin: dict[str, str], records: Sequence[Record])
 
 
 def read_records(path: Path, kind: type[Record]) -> tuple[dict[str, str], list[Record]]:
-    """The inverse of :func:`write_records`: the header, and rows of a kind."""
+    """The inverse of :func:`write_records`: header and rows."""
     lines = path.read_text().splitlines()
     header = (line[2:].partition(": ") for line in lines if line.startswith("# "))
     table = csv.reader(line for line in lines if not line.startswith("#"))
@@ -123,7 +147,7 @@ def read_records(path: Path, kind: type[Record]) -> tuple[dict[str, str], list[R
 
 
 def _columns(kind: type[Record]) -> list[str]:
-    # "pass" is a word of the language.
+    # "pass" is a keyword.
     return ["pass" if field.name == "pass_name" else field.name for field in fields(kind)]
 
 
@@ -138,36 +162,36 @@ def _text(value: str | float | bool | None) -> str:
 AT_MOST, AT_LEAST = "at most", "at least"
 RATIO, SHARE, MICROSECONDS = "ratio", "share", "microseconds"
 
-# Of SDPA's time, by length.
+# Time relative to SDPA, by length.
 TIME_TO_SDPA = {
     FORWARD: {512: 0.70, 1024: 0.70, 2048: 0.85, 4096: 0.92, 8192: 0.92, 16384: 0.92},
     FORWARD_AND_BACKWARD: {512: 0.75, 1024: 0.75, 2048: 0.90, 4096: 0.95, 8192: 0.95, 16384: 0.95},
 }
-# Of the fused multiply-adds that the machine can do: forward, at lengths from here on.
+# Share of the machine's multiply-adds: forward, from this length.
 SHARE_OF_PEAK = 0.72
 SHARE_OF_PEAK_FROM = 4096
 
-# The time with the transform, to that with gain 1 and bias 0.
+# Time with the transform, relative to gain 1 and bias 0.
 TRANSFORM_COST = 1.05
-# Of the time of compiled FlexAttention.
+# Time relative to compiled FlexAttention.
 TIME_TO_FLEX = 0.45
-# The time with a window of 512 tokens, to that with all of 16k.
+# Time with a window of 512 tokens, relative to all of 16k.
 WINDOW_TIME = 0.10
-# One query against 64k keys: of SDPA's time, and of the bandwidth of the machine.
+# One query against 64k keys: time relative to SDPA, and share of the machine's bandwidth.
 DECODE_TIME_TO_SDPA = 1.00
 SHARE_OF_BANDWIDTH = 0.70
-# With two threads, to one.
+# Speed-up of two threads over one.
 SPEED_UP = 1.85
-# Microseconds of a tiny call beyond SDPA's.
+# Microseconds of a tiny call above SDPA's.
 CALL_OVERHEAD = 30.0
-# What gradients of gain and bias add to the time of the backward pass.
+# Time that gradients of gain and bias add to the backward pass.
 TABLE_GRADIENTS = 0.10
-# A step of a whole model, to the same with plain RoPE on SDPA.
+# A step of a whole model, relative to plain RoPE on SDPA.
 MODEL_TIME_TO_ROPE = 1.05
 
 
 def is_met(figure: float, sense: str, target: float) -> bool:
-    """Whether a figure is at most, or at least, its target.
+    """Whether a result meets its target.
 
     >>> is_met(0.9, "at most", 0.92), is_met(0.9, "at least", 0.92)
     (True, False)
@@ -176,10 +200,10 @@ def is_met(figure: float, sense: str, target: float) -> bool:
 
 
 def held_to_targets(timings: Sequence[Timing], backend: str) -> list[Ratio]:
-    """The figures of a backend in the grid that have a target."""
+    """The results of a backend in the grid that have a target."""
     mine = sorted(
         (row for row in timings if row.rival == backend and row.pass_name in TIME_TO_SDPA),
-        key=lambda row: (row.pass_name, int(row.shape.partition("x")[0]), row.length),
+        key=lambda row: (row.pass_name, row.heads, row.length),
     )
     return [*_times(mine), *_shares(mine)]
 
@@ -221,3 +245,14 @@ def _ratio(
         medians_ms=f"{row.rival} {row.median_ms:.6g}",
         rounds=row.rounds,
     )
+
+
+def in_unit(value: float, unit: str, digits: str = "") -> str:
+    """A number with its unit; `digits` is a format such as ".3f".
+
+    >>> in_unit(0.72, "share"), in_unit(0.7194, "share", ".1f"), in_unit(30.0, "microseconds")
+    ('72 %', '71.9 %', '30 us')
+    """
+    if unit == SHARE:
+        return f"{100 * value:{digits or 'g'}} %"
+    return f"{value:{digits or 'g'}}{' us' if unit == MICROSECONDS else ''}"

@@ -1,15 +1,15 @@
-"""The documentation page on speed and memory, from recorded results alone."""
+"""The documentation page on speed and memory, from records alone."""
 
 from collections.abc import Iterable, Sequence
-from textwrap import fill
 
+from ..reporting.prose import filled
 from ..tables import markdown_table
 from .figures import DECODE_FIGURE, PEAK_FIGURE, RATIO_FIGURE
 from .problem import DECODE
-from .records import MICROSECONDS, RATIO, SHARE, ModelTiming, Ratio, Timing, held_to_targets
+from .records import ModelTiming, Ratio, Timing, held_to_targets
 from .rivals import BASELINE
 
-# Whose figures are held to the targets when no ratios are recorded.
+# The backend that is held to the targets when no ratios are recorded.
 BACKEND = "cpu"
 
 _HEAD = """# Speed and memory
@@ -49,7 +49,7 @@ def page(
     model_origin: dict[str, str] | None = None,
     models: Sequence[ModelTiming] = (),
 ) -> str:
-    """The page as Markdown; without ratios it has those of the grid alone, without models none."""
+    """The page as Markdown."""
     backend = (ratio_origin or {}).get("backend", BACKEND)
     targets = [*held_to_targets(timings, backend), *ratios]
     parts = [_HEAD.format(**origin)]
@@ -85,8 +85,8 @@ def _targets(targets: Sequence[Ratio], backend: str) -> Iterable[str]:
                 _heads(ratio.shape),
                 f"{ratio.length:,}",
                 ratio.pass_name,
-                measured(ratio),
-                f"{ratio.sense} {in_unit(ratio.target, ratio.unit)}",
+                ratio.shown,
+                ratio.shown_target,
                 "yes" if ratio.met else "**no**",
             )
             for ratio in targets
@@ -115,26 +115,6 @@ def _models(models: Sequence[ModelTiming]) -> Iterable[str]:
     )
 
 
-def in_unit(value: float, unit: str, digits: str = "") -> str:
-    """A figure as readers see it, to `digits` as in ".3f", or as it is.
-
-    >>> in_unit(0.72, "share"), in_unit(0.7194, "share", ".1f"), in_unit(30.0, "microseconds")
-    ('72 %', '71.9 %', '30 us')
-    """
-    if unit == SHARE:
-        return f"{100 * value:{digits or 'g'}} %"
-    return f"{value:{digits or 'g'}}{' us' if unit == MICROSECONDS else ''}"
-
-
-def measured(ratio: Ratio) -> str:
-    """Median and quartiles, to more digits than targets have: a near miss must not look like a hit."""
-    digits = ".3f" if ratio.unit == RATIO else ".1f"
-    figure, low, high = (
-        in_unit(value, ratio.unit, digits) for value in (ratio.figure, ratio.low, ratio.high)
-    )
-    return f"{figure} ({low} to {high})"
-
-
 def _table(pass_name: str, shape: str, timings: Sequence[Timing]) -> str:
     bound = "share of bandwidth" if pass_name == DECODE else "share of peak"
     mine = (row for row in timings if (row.pass_name, row.shape) == (pass_name, shape))
@@ -146,20 +126,19 @@ def _table(pass_name: str, shape: str, timings: Sequence[Timing]) -> str:
 
 def _cells(row: Timing) -> list[str]:
     ratio = f"{row.ratio_to_sdpa:.2f} ({row.ratio_low:.2f} to {row.ratio_high:.2f})"
-    bound = row.share_of_peak if row.share_of_bandwidth is None else row.share_of_bandwidth
     return [
         f"{row.length:,}",
         row.rival,
         f"{row.median_ms:.1f}" if row.median_ms >= 10 else f"{row.median_ms:.3g}",
         "1" if row.rival == BASELINE else ratio,
-        f"{100 * bound:.0f} %",
+        f"{100 * row.share_of_bound:.0f} %",
         "" if row.peak_memory_mib is None else f"{row.peak_memory_mib:.0f}",
     ]
 
 
 def _in_order(timings: Iterable[Timing]) -> list[Timing]:
-    """By shape and length, the many-headed and the long ones last; rivals stay in their order."""
-    return sorted(timings, key=lambda row: (int(row.shape.partition("x")[0]), row.length))
+    """By number of heads, then by length; rivals stay in their order."""
+    return sorted(timings, key=lambda row: (row.heads, row.length))
 
 
 def _heads(shape: str) -> str:
@@ -178,4 +157,4 @@ def _source(origin: dict[str, str], file: str) -> str:
     )
     if "read_source" in origin:
         text += f", {origin['read_gigabytes_per_second']} GB/s ({origin['read_source']})"
-    return fill(f"{text}.", 105, break_long_words=False, break_on_hyphens=False)
+    return filled(f"{text}.")

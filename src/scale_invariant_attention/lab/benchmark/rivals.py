@@ -20,7 +20,7 @@ from ...attention import (
 TAU = 10.0
 BASELINE = "sdpa"
 
-# Query, key and value; of a backend also the other arguments of the op, by name.
+# Takes query, key and value; a backend also takes the other arguments of the op, by name.
 Attention = Callable[..., Tensor]
 
 
@@ -28,9 +28,9 @@ Attention = Callable[..., Tensor]
 class Rival:
     """An implementation of causal attention on ``[batch, heads, length, head_dim]``.
 
-    Not every one `transforms` the scores by distance, `trains`, or takes the `whole_contract` of
-    the op. One that holds whole score matrices says how many at its peak; one that is not
-    `invited` runs only when named.
+    Some do not `transform` the scores by distance, have no backward pass (`trains`), or do not take all
+    arguments of the op (`whole_contract`). `score_matrices` is how many it holds at its peak. One that
+    is not `invited` runs only when named.
     """
 
     name: str
@@ -44,12 +44,12 @@ class Rival:
 
 def sdpa(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """torch's plain attention: as many queries as keys, or one query that sees every key."""
-    # To torch a lone causal query is the first one, which would see a single key.
+    # torch takes a lone causal query to be the first one, which sees a single key.
     return scaled_dot_product_attention(query, key, value, is_causal=query.shape[2] > 1)
 
 
 def eager(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """The transform as one would write it down first, with the whole score matrix."""
+    """The transform written down naively, with the whole score matrix."""
     position = torch.arange(key.shape[2])
     offset = position[-query.shape[2] :].unsqueeze(-1) - position
     doubled = 2 * torch.log1p(offset.clamp_min(0) / TAU)
@@ -59,7 +59,7 @@ def eager(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def backend(name: str, **traits: Any) -> Rival:
-    """A backend of the package as a rival: the transform, or the tables of an `affine`."""
+    """A backend of the package as a rival: the transform, or the tables of `affine`."""
 
     def attention(
         query: Tensor,
@@ -88,7 +88,7 @@ KNOWN = (
 
 
 def contenders() -> dict[str, Rival]:
-    """All rivals that can run here, by name; a backend that is not `KNOWN` has the usual traits.
+    """All rivals that can run here, by name; a backend that is not `KNOWN` has the default traits.
 
     >>> list(contenders())[:2]
     ['sdpa', 'eager']
@@ -99,23 +99,33 @@ def contenders() -> dict[str, Rival]:
 
 
 def rival_named(name: str) -> Rival:
-    """A rival that can run here; the error says why one cannot."""
+    """The rival of this name; the error says why it cannot run here."""
     known = contenders()
     if name in known:
         return known[name]
-    absence = unavailable_backends().get(name, "there is no such rival")
+    reason = unavailable_backends().get(name, "there is no such rival")
     raise ValueError(
-        f"rival {name!r} cannot take part: {absence}; those that can are {', '.join(known)}"
+        f"rival {name!r} cannot take part: {reason}; those that can are {', '.join(known)}"
     )
 
 
-# Nothing here is a multiple of a tile or of a vector.
+def backend_named(name: str) -> Rival:
+    """The rival of this name, which must be a backend."""
+    rival = rival_named(name)
+    if not rival.whole_contract:
+        raise ValueError(
+            f"{name!r} is not a backend; backends are {', '.join(available_backends())}"
+        )
+    return rival
+
+
+# No size is a multiple of a tile or of a vector.
 BATCH, HEADS, LENGTH, HEAD_DIM = 2, 4, 111, 60
 
 
 @dataclass(frozen=True)
 class Form:
-    """A kind of call. Those that are not `plain` need the whole contract of the op."""
+    """A kind of call; all but the `plain` ones need the whole contract of the op."""
 
     name: str
     plain: bool = False
@@ -139,11 +149,10 @@ FORMS = (
 
 
 def fault(rival: Rival) -> str | None:
-    """What is wrong with a rival, None if nothing is.
+    """What a rival computes wrongly, None if all is right.
 
-    Its error may be at most twice that of the reference in float32, plus rounding. One that does
-    not transform is held against gain 1 and bias 0. What a rival declines is not held against it,
-    save the plain forms, which everyone has to take.
+    Its error may be at most twice that of the reference in float32, plus rounding. A rival that does not
+    transform is compared with gain 1 and bias 0. A rival may decline all forms but the plain ones.
     """
     forms = (form for form in FORMS if form.plain or rival.whole_contract)
     return next((found for form in forms if (found := _fault(rival, form))), None)
@@ -169,7 +178,7 @@ def _fault(rival: Rival, form: Form) -> str | None:
         rounding = 8 * torch.finfo(torch.float32).eps * right.abs().max()
         allowed = 2 * (plain[name] - right).abs().max() + rounding
         error = (given[name] - right).abs().max()
-        # Put so that NaN is a fault.
+        # Written so that NaN is a fault.
         if not error <= allowed:
             return f"{wrong} errs by {error:.2g}, allowed is {allowed:.2g}"
     return None
@@ -178,7 +187,7 @@ def _fault(rival: Rival, form: Form) -> str | None:
 def _results(
     attention: Attention, form: Form, dtype: torch.dtype, rival: Rival, tables: bool
 ) -> dict[str, Tensor]:
-    """Output and, where the rival trains, gradients, for the same float32 numbers in any dtype."""
+    """Output and, if the rival trains, gradients, for the same float32 numbers in any dtype."""
     generator = torch.Generator().manual_seed(0)
 
     def normal(heads: int, tokens: int) -> Tensor:

@@ -13,7 +13,7 @@ LEAST_ROUNDS = 3
 
 
 class Spread(NamedTuple):
-    """The median of some values, their quartiles, and the tenths at both ends."""
+    """Median, quartiles, and first and last decile."""
 
     tenth: float
     low: float
@@ -23,7 +23,7 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        """That of at least two values.
+        """The spread of at least two values.
 
         >>> Spread.of([5, 1, 2, 4, 3])
         Spread(tenth=1.4, low=2.0, median=3.0, high=4.0, ninetieth=4.6)
@@ -35,10 +35,10 @@ class Spread(NamedTuple):
 def interleaved(
     runs: Mapping[str, Callable[[], object]], seconds: float, least_rounds: int = LEAST_ROUNDS
 ) -> dict[str, list[float]]:
-    """Seconds by name and round: one run of each in a round, rounds until the time is up.
+    """Seconds by name and round: every round runs each once, until the time is up.
 
-    A disturbance that outlasts a round thus falls on everyone, and ratios within a round are
-    spared. Each round starts with another one. A run of each to warm up is not counted.
+    A disturbance longer than a round affects all alike, and not the ratios within a round. Each round
+    starts with another one; a warm-up run of each is not counted.
     """
     for run in runs.values():
         run()
@@ -53,7 +53,7 @@ def interleaved(
 
 
 def seconds_of(run: Callable[[], object]) -> float:
-    """How long one run takes."""
+    """Seconds that one run takes."""
     start = perf_counter()
     run()
     return perf_counter() - start
@@ -66,7 +66,7 @@ SUM_RUNS = 10
 
 
 class Bounds(NamedTuple):
-    """The peaks, and how each was found."""
+    """The machine's peaks, and how each was measured."""
 
     peak_gflops: float
     peak_source: str
@@ -74,11 +74,11 @@ class Bounds(NamedTuple):
     read_source: str
 
     @classmethod
-    def measured(cls) -> "Bounds":
-        """Those of this machine with torch's number of threads.
+    def measure(cls) -> "Bounds":
+        """Measure this machine with torch's number of threads.
 
-        Each is the faster of a compiled loop, where the kernels are built, and of torch: a rate that
-        something exceeds is no bound, and shares of it would flatter.
+        Each peak is the faster of torch and, where the kernels are built, of a compiled loop: a rate
+        that can be exceeded is no bound.
         """
         gflops = machine_limits.fma_gflops()
         bandwidth = machine_limits.read_gigabytes_per_second()
@@ -88,8 +88,8 @@ class Bounds(NamedTuple):
         )
 
     @classmethod
-    def recorded(cls, origin: dict[str, str]) -> "Bounds":
-        """Those that :meth:`record` has put among the provenance."""
+    def from_record(cls, origin: dict[str, str]) -> "Bounds":
+        """The inverse of :meth:`record`."""
         return cls(
             float(origin["peak_gflops"]),
             origin["peak_source"],
@@ -98,7 +98,7 @@ class Bounds(NamedTuple):
         )
 
     def record(self) -> dict[str, str]:
-        """As provenance."""
+        """The bounds as entries of the provenance."""
         return {
             name: f"{value:.4g}" if isinstance(value, float) else value
             for name, value in self._asdict().items()
