@@ -70,11 +70,13 @@ def test_help_shows_the_defaults_of_the_library():
     from scale_invariant_attention.data import PUBLISHED
     from scale_invariant_attention.data.encoding import DOCUMENT_START
     from scale_invariant_attention.data.making_shards import SHARD_TOKENS
+    from scale_invariant_attention.lab.benchmark.report import BACKEND
     from scale_invariant_attention.lab.trained_models import LENGTHS
 
     def help_of(*command):
         return " ".join(CliRunner().invoke(app, [*command, "--help"]).output.split())
 
+    assert f"[default: {BACKEND}]" in help_of("bench", "ratios")
     assert f"[default: {DECADE}]" in help_of("diagnose")
     assert ",".join(map(str, LENGTHS)) in help_of("evaluate")
     assert f"[default: {DOCUMENT_START}]" in help_of("data", "shards")
@@ -85,10 +87,11 @@ def test_help_shows_the_defaults_of_the_library():
 LIGHT = [
     ["data"],
     *(["data", name] for name in ("show", "shards", "fetch", "check")),
-    *([name] for name in ("diagnose", "doctor", "evaluate", "export", "generate", "needle")),
+    *([name] for name in ("bench", "diagnose", "doctor", "evaluate", "export", "figures")),
+    *([name] for name in ("generate", "needle", "report", "reproduce")),
 ]
 
 
 @pytest.mark.parametrize("command", LIGHT, ids=" ".join)
-def test_the_help_of_most_commands_does_not_import_torch(command):
+def test_the_help_of_these_commands_does_not_import_torch(command):
     assert not {"torch", "numpy"} & modules_after(*command, "--help")

@@ -83,8 +83,8 @@ def test_an_exported_model_is_diagnosed_as_the_run_it_comes_from(trained, tmp_pa
         app, ["export", str(trained), "--to", "hf", "-o", str(tmp_path / "hf")]
     )
     assert exported.exit_code == 0, exported.output
-    for folder, place in ((trained, tmp_path / "ours"), (tmp_path / "hf", tmp_path / "theirs")):
-        done = run(folder, *words, "-o", place)
+    for folder, output in ((trained, tmp_path / "ours"), (tmp_path / "hf", tmp_path / "theirs")):
+        done = run(folder, *words, "-o", output)
         assert done.exit_code == 0, done.output
     ours, theirs = (results_of(tmp_path / name) for name in ("ours", "theirs"))
     for name in ("diagnosis", "attention", "data", "config"):

@@ -247,6 +247,6 @@ def test_a_closed_pipe_is_not_an_error(trained):
     ) as process:
         assert process.stdout.read(10)
         process.stdout.close()
-        told = process.stderr.read()
-    assert b"Traceback" not in told
-    assert b"Error" not in told
+        errors = process.stderr.read()
+    assert b"Traceback" not in errors
+    assert b"Error" not in errors

@@ -106,7 +106,7 @@ def shards(
     suffix: Annotated[
         list[str] | None,
         typer.Option(
-            metavar=".EXT", help="Of folders, read only files with this ending; repeatable."
+            metavar=".EXT", help="In folders, read only files with this ending; repeatable."
         ),
     ] = None,
     dataset: Annotated[

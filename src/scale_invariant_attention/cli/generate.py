@@ -55,7 +55,7 @@ def generate(
             help="Sample from the most likely tokens that together have this probability."
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Set it to get the same text again.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
     device: Device = None,
 ) -> None:
     """Generate text from a prompt, until the model starts a new document.

@@ -16,7 +16,7 @@ def report(
     runs: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[RUNS]...",
+            metavar="RUNS",
             help="Folders of runs, records of sia reproduce, or folders of these; without any, the "
             "page is the explorer alone.",
         ),
