@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from ..analysis.diagnosis import LayerDiagnosis, RangeDiagnosis
     from ..data import TokenStream
 
-RESULTS = "diagnosis.json"
-FIGURE = "diagnosis.png"
-
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
@@ -71,7 +68,7 @@ def diagnose_command(
         from ..files import check_writable
         from ..lab.diagnosed_models import open_diagnosed_model
         from ..lab.reporting.attention_figures import draw_diagnosis
-        from ..lab.results import describe_data, write_figure, write_results
+        from ..lab.results import describe_data, write_results
         from ..training.ranks import find_device
 
         if not delta > 1:
@@ -105,23 +102,23 @@ def diagnose_command(
         _print_layers(page, longest)
         _print_ranges(page, longest)
         _print_findings(page, longest)
-        write_results(
-            results / RESULTS,
+        lines = write_results(
+            results,
+            ("diagnosis.json", "diagnosis.png"),
             {
                 "contexts": contexts,
                 "recent": RECENT,
                 "diagnosis": [asdict(it) for it in diagnoses],
                 "attention": [it.to_dict() for it in measured],
             },
+            lambda: draw_diagnosis(longest, title=model.title),
             model=model.path,
             unfinished=model.unfinished,
             config=model.config,
             data=describe_data(name, corpus),
             indent=1,
         )
-        page.line(f"\n{results / RESULTS}")
-        missing = write_figure(results / FIGURE, lambda: draw_diagnosis(longest, title=model.title))
-        page.line(f"No figure: {missing}" if missing else str(results / FIGURE))
+        page.line("\n" + "\n".join(lines))
 
 
 def _contexts(corpus: "TokenStream", lengths: Sequence[int], count: int) -> "Tensor":

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from ..data import SameTokens, TokenStream
     from ..evaluation import LengthLoss, PositionLoss
 
-RESULTS = "evaluation.json"
-FIGURE = "loss-by-position.png"
-
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
@@ -45,7 +42,7 @@ def evaluate(
         from ..evaluation import loss_by_length, loss_by_position
         from ..files import check_writable
         from ..lab.reporting.evaluation_figures import draw_loss_by_position
-        from ..lab.results import describe_data, write_figure, write_results
+        from ..lab.results import describe_data, write_results
         from ..lab.trained_models import describe, open_subject, results_folder
         from ..training.ranks import find_device
 
@@ -73,31 +70,29 @@ def evaluate(
                 )
             _print_positions(page, by_position)
         _check_finite([*by_length, *by_position])
-        write_results(
-            results / RESULTS,
+        scheme = model.config.scheme_name or "a custom scheme"
+
+        def draw() -> bytes:
+            return draw_loss_by_position(
+                {scheme: by_position},
+                title=f"Loss by position, {scheme}",
+                train_length=model.config.train_length,
+            )
+
+        lines = write_results(
+            results,
+            ("evaluation.json", "loss-by-position.png"),
             {
                 "by_length": [asdict(row) for row in by_length],
                 "by_position": [asdict(row) for row in by_position],
             },
+            draw if by_position else None,
             model=subject.trained.path,
             unfinished=subject.trained.unfinished,
             config=model.config.to_dict(),
             data=describe_data(subject.data, corpus, tokens=len(corpus)),
         )
-        page.line(f"\n{results / RESULTS}")
-        if not by_position:
-            (results / FIGURE).unlink(missing_ok=True)
-            return
-        scheme = model.config.scheme_name or "a custom scheme"
-        missing = write_figure(
-            results / FIGURE,
-            lambda: draw_loss_by_position(
-                {scheme: by_position},
-                title=f"Loss by position, {scheme}",
-                train_length=model.config.train_length,
-            ),
-        )
-        page.line(f"No figure: {missing}" if missing else str(results / FIGURE))
+        page.line("\n" + "\n".join(lines))
 
 
 def _same_tokens(corpus: "TokenStream", lengths: tuple[int, ...], tokens: int) -> "SameTokens":

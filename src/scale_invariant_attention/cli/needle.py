@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from ..evaluation.retrieval import NeedleResult, Share
     from ..training import TrainedModel
 
-RESULTS = "needles.json"
-FIGURE = "needles.png"
-
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
@@ -64,7 +61,7 @@ def needle(
         from ..files import check_writable
         from ..lab.measurements import NeedleCell
         from ..lab.reporting.evaluation_figures import draw_needles
-        from ..lab.results import describe_data, write_figure, write_results
+        from ..lab.results import describe_data, write_results
         from ..lab.trained_models import describe, open_subject, results_folder
         from ..training.ranks import find_device
         from ..training.training_data import HELD_OUT, corpus_encoding
@@ -94,24 +91,21 @@ def needle(
         _print_lengths(page, table["lengths"])
         _print_depths(page, table["cells"], edges)
         config = trained.model.config
-        write_results(
-            results / RESULTS,
+        lines = write_results(
+            results,
+            ("needles.json", "needles.png"),
             {"format": asdict(task.format), "trained_length": config.train_length, **table},
-            model=trained.path,
-            unfinished=trained.unfinished,
-            config=config.to_dict(),
-            data=describe_data(subject.data, subject.corpus),
-        )
-        page.line(f"\n{results / RESULTS}")
-        missing = write_figure(
-            results / FIGURE,
             lambda: draw_needles(
                 [NeedleCell(**cell) for cell in table["cells"]],
                 title=f"Needles found, {config.scheme_name or 'a custom scheme'}",
                 train_length=config.train_length,
             ),
+            model=trained.path,
+            unfinished=trained.unfinished,
+            config=config.to_dict(),
+            data=describe_data(subject.data, subject.corpus),
         )
-        page.line(f"No figure: {missing}" if missing else str(results / FIGURE))
+        page.line("\n" + "\n".join(lines))
 
 
 def _edges(given: str) -> list[float]:

@@ -16,16 +16,19 @@ def describe_data(name: str, corpus: TokenStream, **more: Any) -> dict[str, Any]
 
 
 def write_results(
-    path: Path,
+    folder: Path,
+    names: tuple[str, str],
     measured: Mapping[str, Any],
+    draw: Callable[[], bytes] | None,
     *,
     model: Path,
     unfinished: int | None,
     config: Mapping[str, Any],
     data: Mapping[str, Any],
     indent: int = 2,
-) -> None:
-    """Write what was measured, with the model, the data and the provenance."""
+) -> list[str]:
+    """Write the JSON file and the figure of these names; returns lines that say where they are."""
+    record, figure = (folder / name for name in names)
     contents = {
         "model": str(model),
         "unfinished_at_step": unfinished,
@@ -34,7 +37,13 @@ def write_results(
         **measured,
         "provenance": provenance(),
     }
-    replace_file(path, (json.dumps(contents, indent=indent, allow_nan=False) + "\n").encode())
+    replace_file(record, (json.dumps(contents, indent=indent, allow_nan=False) + "\n").encode())
+    if draw is None:
+        # The figure of an earlier measurement would not belong to these results.
+        figure.unlink(missing_ok=True)
+        return [str(record)]
+    missing = write_figure(figure, draw)
+    return [str(record), f"No figure: {missing}" if missing else str(figure)]
 
 
 def write_figure(path: Path, draw: Callable[[], bytes]) -> str | None:
