@@ -6,8 +6,8 @@ import pytest
 import torch
 from tiny_models import CASES, TRAINED, assert_same, random_tokens, tiny_model
 
-from scale_invariant_attention import distance_affine_attention
 from scale_invariant_attention.analysis import gpt_scores
+from scale_invariant_attention.attention.api import attend
 from scale_invariant_attention.model.block import Attention
 
 LENGTH = 2 * TRAINED - 3
@@ -42,8 +42,13 @@ def test_the_op_gives_the_layers_own_output(case, placed):
         if layer.query_scale is not None:
             query = query * layer.query_scale.unsqueeze(-1)
         value = attention._split(attention.value(x))
-        out = distance_affine_attention(
-            query, layer.key, value, layer.affine, backend="reference", **layer.visibility
+        out = attend(
+            query,
+            layer.key,
+            value,
+            affine=layer.affine,
+            backend="reference",
+            visibility=layer.visibility,
         )
         assert_same(attention.output(out.transpose(1, 2).flatten(2)), expected)
 

@@ -17,6 +17,7 @@ from scale_invariant_attention.analysis.diagnosis import (
     STAYS_NEAR,
     WIDE_SCORES,
 )
+from scale_invariant_attention.attention import Visibility
 
 LENGTH = 3000
 
@@ -116,7 +117,7 @@ def test_a_head_without_mass_in_a_range_leaves_the_slopes_of_the_others():
 def test_ranges_beyond_a_window_have_no_sparsity_and_can_be_json():
     def source(tokens, visit):
         query = torch.randn(1, 2, 500, 8, generator=torch.Generator().manual_seed(0))
-        visit(LayerScores(0, query, query, visibility={"window": 40}))
+        visit(LayerScores(0, query, query, visibility=Visibility(window=40)))
         visit(LayerScores(1, query, query))
 
     (found,) = attention_by_length(source, torch.zeros(1, 500), (500,))

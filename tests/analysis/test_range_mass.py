@@ -11,6 +11,7 @@ from scale_invariant_attention.analysis import (
     range_log_mass,
     range_profile,
 )
+from scale_invariant_attention.attention import Visibility
 
 LENGTH = 37
 EDGES = (0, 1, 4, 9, LENGTH)
@@ -57,7 +58,7 @@ def check(scores, edges=EDGES, backend="auto", rtol=1e-10):
 def test_whatever_a_query_sees(case, backend):
     # The compiled kernels compute in float32.
     dtype, rtol = (torch.float32, 1e-5) if backend == "cpu" else (torch.float64, 1e-10)
-    shown = {"visibility": VISIBILITY[case], "scale": 0.7}
+    shown = {"visibility": Visibility(**VISIBILITY[case]), "scale": 0.7}
     taus = torch.tensor([1.0, 2.0, 5.0, 10.0])
     affine = DistanceAffine.scale_invariant(90, taus, dtype=dtype)
     check(random_scores(dtype, affine=affine, **shown), backend=backend, rtol=rtol)

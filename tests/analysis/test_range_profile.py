@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from scale_invariant_attention import DistanceAffine, distance_affine_attention
 from scale_invariant_attention.analysis import LayerScores, gpt_scores, last_rows, range_profile
 from scale_invariant_attention.analysis import scores as tiling
+from scale_invariant_attention.attention import Visibility
 from scale_invariant_attention.theory import range_entropy_from_logits
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
@@ -117,7 +118,7 @@ def test_documents_padding_windows_and_sinks_as_the_op_sees_them():
     mask = torch.arange(37) >= torch.tensor([[0], [3]])
     affine = DistanceAffine.scale_invariant(37, 3.0, dtype=torch.float64)
     visibility = {"key_documents": documents, "key_mask": mask, "sinks": 2}
-    scores = random_scores(affine=affine, visibility=visibility)
+    scores = random_scores(affine=affine, visibility=Visibility(**visibility))
     profile = range_profile(scores, (0, 9, 37))
 
     def mass(window):
@@ -133,7 +134,7 @@ def test_documents_padding_windows_and_sinks_as_the_op_sees_them():
         return lse.exp()
 
     unsunk = range_profile(
-        random_scores(affine=affine, visibility={**visibility, "sinks": 0}), (0, 9, 37)
+        random_scores(affine=affine, visibility=Visibility(**visibility | {"sinks": 0})), (0, 9, 37)
     )
     torch.testing.assert_close(unsunk.log_mass[..., 0].exp(), mass(9), **EXACT)
     torch.testing.assert_close(unsunk.log_mass[..., 1].exp(), mass(None) - mass(9), **EXACT)

@@ -338,9 +338,9 @@ def test_what_belongs_to_others_is_refused():
             other(tokens, cache=cache)
     with pytest.raises(ValueError, match="documents cannot be given with a cache"):
         model(tokens, documents=tokens, cache=cache)
-    with pytest.raises(ValueError, match=r"context_length is set where.*new_cache\(context_length"):
+    with pytest.raises(ValueError, match=r"context_length is set when.*new_cache\(context_length"):
         model(tokens, context_length=9, cache=cache)
-    with pytest.raises(TypeError, match=r"cache must be one that new_cache.* made, got bool"):
+    with pytest.raises(TypeError, match=r"cache must come from new_cache.*, got bool"):
         model(tokens, cache=True)
     assert cache.length == 5
     assert_same(model(tokens, cache=cache), model(tokens.repeat(1, 2))[:, 5:])
@@ -367,7 +367,7 @@ def test_a_cache_of_wrong_sizes_is_refused(arguments, error, message):
 def test_context_lengths_of_other_rows_are_refused():
     model = tiny_model("rope-ntk")
     cache = model.new_cache(context_length=torch.tensor([9, 9, 9]))
-    with pytest.raises(ValueError, match=r"context_length .*\[2\], one a row, got shape \(3,\)"):
+    with pytest.raises(ValueError, match=r"context_length .*\[2\], one per row, got shape \(3,\)"):
         model(random_tokens(2, 4), cache=cache)
 
 

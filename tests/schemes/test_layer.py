@@ -11,6 +11,7 @@ from scale_invariant_attention import (
     scale_invariant_attention,
     schemes,
 )
+from scale_invariant_attention.attention import Visibility
 from scale_invariant_attention.schemes import ScaleInvariant, Scheme, SchemeLayer, TokenPositions
 
 HEADS, LENGTH = 3, 20
@@ -36,7 +37,7 @@ def test_tables_give_what_the_op_gives(name):
     )
     affine = layer.affine(LENGTH, query)
     out, lse = layer.attend(
-        query, key, value, {"window": 7}, affine=affine, return_lse=True, backend="reference"
+        query, key, value, Visibility(window=7), affine=affine, return_lse=True, backend="reference"
     )
     torch.testing.assert_close(out, expected)
     assert lse.shape == (2, HEADS, LENGTH)
@@ -46,9 +47,11 @@ def test_tables_give_what_the_op_gives(name):
 def test_without_tables_the_op_gets_tau(options):
     layer, (query, key, value) = layer_of("scale-invariant-nope", **options), inputs()
     tau = layer.tau(query.device)
-    out = layer.attend(query, key, value, {}, affine=None, scale=0.5)
+    out = layer.attend(query, key, value, Visibility(), affine=None, scale=0.5)
     assert torch.equal(out, scale_invariant_attention(query, key, value, tau=tau, scale=0.5))
-    by_tables = layer.attend(query, key, value, {}, affine=layer.affine(LENGTH, query), scale=0.5)
+    by_tables = layer.attend(
+        query, key, value, Visibility(), affine=layer.affine(LENGTH, query), scale=0.5
+    )
     torch.testing.assert_close(out, by_tables)
 
 
@@ -56,7 +59,7 @@ def test_a_scheme_without_tau_needs_tables():
     layer, (query, key, value) = layer_of("alibi"), inputs()
     assert layer.tau(query.device) is None
     with pytest.raises(ValueError, match=r"affine must be given for Scheme.*ALiBi.*no tau"):
-        layer.attend(query, key, value, {}, affine=None)
+        layer.attend(query, key, value, Visibility(), affine=None)
 
 
 def test_one_tau_per_head_is_that_of_each_head_alone():

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..attention.numerics import compute_dtype
 from ..model import GPT
-from ..model.block import Attention, Call
+from ..model.block import Attention, ForwardPass
 from .scores import LayerScores
 
 
@@ -49,7 +49,7 @@ def gpt_scores(
             hook.remove()
 
 
-def _layer_scores(attention: Attention, x: Tensor, call: Call) -> LayerScores:
+def _layer_scores(attention: Attention, x: Tensor, call: ForwardPass) -> LayerScores:
     plain = attention.queries_and_keys(x)
     rotate, dtype = call.rotate, compute_dtype(plain[0].dtype)
     query, key = plain if rotate is None else (rotate(plain[0]), rotate(plain[1]))
@@ -58,7 +58,7 @@ def _layer_scores(attention: Attention, x: Tensor, call: Call) -> LayerScores:
         query,
         key,
         attention.affine(call, query),
-        visibility=call.placing.visibility,
-        query_scale=attention.scheme.query_factors(call.placing.places, dtype),
+        visibility=call.layout.visibility,
+        query_scale=attention.scheme.query_factors(call.layout.tokens, dtype),
         unrotated=None if rotate is None else plain,
     )

@@ -14,7 +14,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ..attention import DistanceAffine, distance_affine_attention
+from ..attention import DistanceAffine
+from ..attention.api import attend
 from ..attention.numerics import compute_dtype
 from .ranges import checked_edges
 from .scores import LayerScores
@@ -45,20 +46,20 @@ def range_log_mass(scores: LayerScores, edges: Sequence[int], *, backend: str = 
 
 def _mass(scores: LayerScores, start: int, stop: int, backend: str) -> Tensor:
     """Log mass of one range, ``[B, H, L]``."""
-    window = min(stop, scores.visibility.get("window") or stop)
+    window = min(stop, scores.visibility.window or stop)
     affine = scores.affine or DistanceAffine.identity(stop, device=scores.query.device)
     bias = affine.bias.clone()
     bias[..., :start] = -torch.inf
-    _, log_mass = distance_affine_attention(
+    _, log_mass = attend(
         scores.query,
         scores.key,
         # The values do not matter, so they are as narrow as GPUs allow.
         scores.key[..., :VALUES],
-        DistanceAffine(affine.gain, bias),
+        affine=DistanceAffine(affine.gain, bias),
+        visibility=replace(scores.visibility, window=window),
         scale=scores.scale,
         return_lse=True,
         backend=backend,
-        **{**scores.visibility, "window": window},
     )
     found: Tensor = log_mass
     return found
@@ -75,19 +76,18 @@ def _without_query_scale(scores: LayerScores) -> LayerScores:
 
 def _without_sinks(scores: LayerScores) -> Iterator[LayerScores]:
     """Split into ordinary keys and sinks, which have no tables and which no window hides."""
-    sinks = scores.visibility.get("sinks", 0)
-    if sinks == 0:
+    visibility = scores.visibility
+    if visibility.sinks == 0:
         yield scores
         return
     batch, keys = scores.query.shape[0], scores.key.shape[2]
-    positions = scores.visibility.get("key_positions")
+    positions = visibility.key_positions
     if positions is None:
         positions = torch.arange(keys, device=scores.query.device)
-    sink = (positions < sinks).expand(batch, keys)
-    mask = scores.visibility.get("key_mask")
-    shown = torch.ones_like(sink) if mask is None else mask
-    plain = {**scores.visibility, "sinks": 0}
-    yield replace(scores, visibility={**plain, "key_mask": shown & ~sink})
+    sink = (positions < visibility.sinks).expand(batch, keys)
+    shown = torch.ones_like(sink) if visibility.key_mask is None else visibility.key_mask
+    plain = replace(visibility, sinks=0, key_mask=shown & ~sink)
+    yield replace(scores, visibility=plain)
     yield replace(
-        scores, affine=None, visibility={**plain, "key_mask": shown & sink, "window": None}
+        scores, affine=None, visibility=replace(plain, key_mask=shown & sink, window=None)
     )

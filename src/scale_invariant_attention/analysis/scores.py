@@ -6,9 +6,9 @@
 Shapes: B batch, H query heads, L queries, N keys, D head size, R rows of interest.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -32,8 +32,7 @@ class LayerScores:
         key: ``[B, Hk, N, D]``, rotated; H is a multiple of Hk.
         affine: gain and bias by distance; None is gain 1 and bias 0.
         scale: the factor of ``q . k``; None is ``1 / sqrt(D)``.
-        visibility: the arguments of the op that say what a query sees: positions, mask, documents,
-            window, sinks and is_causal.
+        visibility: positions, and which keys a query sees.
         query_scale: a factor of the logits, broadcast to ``[B, H, L]``; None is 1.
         unrotated: query and key before rotary; None if nothing rotates.
         rotary_known: False if query and key before rotary are unknown.
@@ -49,7 +48,7 @@ class LayerScores:
     key: Tensor
     affine: DistanceAffine | None = None
     scale: float | None = None
-    visibility: Mapping[str, Any] = field(default_factory=dict)
+    visibility: Visibility = field(default_factory=Visibility)
     query_scale: Tensor | None = None
     unrotated: tuple[Tensor, Tensor] | None = None
     rotary_known: bool = True
@@ -103,7 +102,7 @@ class LayerScores:
             self.key,
             affine=self.affine,
             tau=1.0 if self.affine is None else None,
-            visibility=Visibility(**self.visibility),
+            visibility=self.visibility,
             scale=self.scale,
         )
 

@@ -67,7 +67,7 @@ def attention_forward(
         query,
         key,
         value,
-        layout.keywords,
+        layout.visibility,
         affine=layer.shifted_affine(layout, query),
         scale=scaling,
         return_lse=s_aux is not None,

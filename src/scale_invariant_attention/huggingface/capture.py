@@ -84,7 +84,7 @@ def capturing(model: Any, visit: Callable[[LayerScores], object]) -> Iterator[No
                 *_shifted(query, key, shift, scale),
                 layer.affine(layout.span, query),
                 scale,
-                layout.keywords,
+                layout.visibility,
                 unrotated=None if before is None else _shifted(*before, shift, scale),
                 rotary_known=before is not None,
             )

@@ -4,12 +4,12 @@ Shapes: B batch, L tokens of the call, N tokens with those of a cache before the
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..model.placing import FAR, Placing, default_positions, placing
+from ..attention import Visibility
+from ..model.inputs import FAR, SequenceLayout, default_positions, sequence_layout
 from ..schemes import TokenPositions
 
 
@@ -59,16 +59,16 @@ def read_arguments(
 
 def first_placing(
     tokens: Tensor, arguments: Arguments, context_length: int | Tensor | None
-) -> Placing:
+) -> SequenceLayout:
     """The placing of tokens that nothing is before."""
-    return placing(
+    return sequence_layout(
         tokens, arguments.positions, arguments.documents, arguments.token_mask, context_length
     )
 
 
 def later_placing(
     tokens: Tensor, arguments: Arguments, past: int, context_length: int | Tensor | None
-) -> Placing:
+) -> SequenceLayout:
     """The placing of tokens that follow `past` others in a cache."""
     end = past + tokens.shape[1]
     mask = arguments.token_mask
@@ -76,14 +76,12 @@ def later_placing(
     by_row = reached.unsqueeze(-1) if isinstance(reached, Tensor) else reached
     if mask is None:
         counted = torch.arange(past, end, device=tokens.device)
-        return Placing(TokenPositions(counted, by_row), {}, end)
+        return SequenceLayout(TokenPositions(counted, by_row), Visibility(), end)
     positions = default_positions(None, mask)
-    visibility: dict[str, Any] = {
-        "query_positions": positions[:, past:],
-        "key_positions": positions,
-        "key_mask": mask,
-    }
-    return Placing(TokenPositions(positions[:, past:], by_row), visibility, end)
+    visibility = Visibility(
+        query_positions=positions[:, past:], key_positions=positions, key_mask=mask
+    )
+    return SequenceLayout(TokenPositions(positions[:, past:], by_row), visibility, end)
 
 
 def reached_lengths(end: int, token_mask: Tensor | None) -> int | Tensor:

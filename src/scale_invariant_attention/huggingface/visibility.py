@@ -5,7 +5,6 @@ Shapes: B batch, L queries, N keys.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,11 +27,6 @@ class TokenLayout:
     positions: TokenPositions  # index of each query in its document, padding left out
     keys: int
     any_positions: bool  # whether distances may exceed the number of keys
-
-    @property
-    def keywords(self) -> dict[str, Any]:
-        """The visibility as keywords of the op."""
-        return {name: getattr(self.visibility, name) for name in Visibility.__slots__}
 
     @property
     def span(self) -> int:

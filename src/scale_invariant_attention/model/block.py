@@ -13,14 +13,14 @@ from ..schemes import Scheme, SchemeLayer
 from ..schemes.rotary import Rotation
 from .cache import LayerCache
 from .config import GPTConfig
-from .placing import Placing
+from .inputs import SequenceLayout
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
-    """What the layers share in one call of the model."""
+class ForwardPass:
+    """Everything that the layers share in one call of the model."""
 
-    placing: Placing
+    layout: SequenceLayout
     rotate: Rotation | None
     cache: LayerCache | None
     backend: str
@@ -34,7 +34,7 @@ class Block(nn.Module):
         self.attention = Attention(config, scheme, layer)
         self.mlp = MLP(config.width)
 
-    def forward(self, x: Tensor, call: Call) -> Tensor:
+    def forward(self, x: Tensor, call: ForwardPass) -> Tensor:
         """``[B, L, W]`` to the same."""
         attended: Tensor = x + self.attention(rms(x), call)
         out: Tensor = attended + self.mlp(rms(attended))
@@ -56,13 +56,13 @@ class Attention(nn.Module):
         self.output = nn.Linear(config.width, config.width, bias=False)
         self.scheme = SchemeLayer(scheme, config.heads)
 
-    def forward(self, x: Tensor, call: Call) -> Tensor:
+    def forward(self, x: Tensor, call: ForwardPass) -> Tensor:
         """``[B, L, W]`` to the same."""
         query, key = self.queries_and_keys(x)
         value = self._split(self.value(x))
         if call.rotate is not None:
             query, key = call.rotate(query), call.rotate(key)
-        query = self.scheme.scale_queries(query, call.placing.places)
+        query = self.scheme.scale_queries(query, call.layout.tokens)
         if call.cache is not None:
             key, value = call.cache.append(self.layer, key, value)
         out = self.attend(query, key, value, call)
@@ -74,21 +74,21 @@ class Attention(nn.Module):
         query, key = self._split(self.query(x)), self._split(self.key(x))
         return (rms(query), rms(key)) if self.qk_norm else (query, key)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, call: Call) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, call: ForwardPass) -> Tensor:
         """``[B, H, L, D]``, ``[B, H, N, D]`` and ``[B, H, N, D]`` to ``[B, H, L, D]``."""
         out: Tensor = self.scheme.attend(
             query,
             key,
             value,
-            call.placing.visibility,
+            call.layout.visibility,
             affine=self.affine(call, query),
             backend=call.backend,
         )
         return out
 
-    def affine(self, call: Call, query: Tensor) -> DistanceAffine:
+    def affine(self, call: ForwardPass, query: Tensor) -> DistanceAffine:
         """Gain and bias for all distances of a call, for queries of this dtype and device."""
-        span = call.placing.span
+        span = call.layout.span
         if call.cache is None:
             return self.scheme.affine(span, query)
         return call.cache.affine(self.layer, span, lambda length: self.scheme.affine(length, query))

@@ -19,14 +19,19 @@ from ..attention.backends import BACKENDS
 from ..attention.numerics import compute_dtype
 from ..schemes import Scheme, SchemeLayer, rotation
 from . import storage
-from .block import Attention, Block, Call, rms
+from .block import Attention, Block, ForwardPass, rms
 from .cache import KeyValueCache, LayerCache
 from .config import GPTConfig
 from .generation import write
-from .inputs import check_context_length, check_inputs
+from .inputs import (
+    SequenceLayout,
+    cached_layout,
+    check_context_length,
+    check_inputs,
+    sequence_layout,
+)
 from .loss import projected_cross_entropy
 from .parameters import belongs_to_scheme
-from .placing import Placing, cached_placing, placing
 from .sampling import Sampler
 from .storage import SavedModelError
 
@@ -150,26 +155,26 @@ class GPT(nn.Module):
             cache=cache,
         )
         if cache is None:
-            where = placing(tokens, positions, documents, token_mask, context_length)
+            layout = sequence_layout(tokens, positions, documents, token_mask, context_length)
         else:
             cache.begin(self, tokens.shape[0])
             check_context_length(cache.context_length, tokens.shape[0])
-            where = cached_placing(tokens, positions, token_mask, cache)
-        out = self.transformed(self.embedding(tokens.long()), where, cache)
+            layout = cached_layout(tokens, positions, token_mask, cache)
+        out = self.transformed(self.embedding(tokens.long()), layout, cache)
         if cache is not None:
             cache.length += tokens.shape[1]
         return out
 
     def transformed(
-        self, embedded: Tensor, where: Placing, cache: LayerCache | None = None
+        self, embedded: Tensor, layout: SequenceLayout, cache: LayerCache | None = None
     ) -> Tensor:
         """What the blocks make of embeddings ``[B, L, W]``, for the head; nothing is checked."""
         x = rms(embedded)
         rotate = None
         if self.scheme.rotary is not None:
             dtype = compute_dtype(x.dtype)
-            rotate = rotation(self.scheme.rotary, where.places, self.config.head_dim, dtype)
-        call = Call(where, rotate, cache, self.backend)
+            rotate = rotation(self.scheme.rotary, layout.tokens, self.config.head_dim, dtype)
+        call = ForwardPass(layout, rotate, cache, self.backend)
         for block in self.blocks:
             if self.checkpoint_activations and torch.is_grad_enabled():
                 x = checkpoint(block, x, call, use_reentrant=False)

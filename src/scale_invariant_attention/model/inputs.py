@@ -1,13 +1,23 @@
-"""The arguments of a call of the model, checked before anything runs."""
+"""The inputs of a forward pass: arguments checked, and the layout of tokens that all layers share.
+
+Shapes: B batch, L tokens of the call, N tokens including those of a cache.
+"""
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..arguments import integer
+from ..attention import Visibility
 from ..attention.numerics import holds_values
+from ..schemes import TokenPositions
 from .cache import KeyValueCache
 
+# Angles are computed in float64, which represents integers up to this.
 FARTHEST = 2**53
+# Beyond any position, and twice this is still a 64-bit integer.
+FAR = 2**61
 
 
 def check_inputs(
@@ -20,14 +30,14 @@ def check_inputs(
     context_length: int | Tensor | None = None,
     cache: KeyValueCache | None = None,
 ) -> None:
-    """Refuse what a model cannot take, with the argument, the value and the remedy."""
+    """Check every argument of a call before anything runs."""
     _check_integers("tokens", tokens)
     if tokens.ndim != 2 or tokens.shape[1] == 0:
         raise ValueError(
-            "tokens must be [batch, length] with at least one token a row, "
+            "tokens must be [batch, length] with at least one token per row, "
             f"got shape {tuple(tokens.shape)}"
         )
-    # A device would have to be waited for; it refuses bad tokens when it looks them up.
+    # Checking on a GPU would stall it; there the embedding refuses bad tokens.
     if tokens.numel() and tokens.device.type == "cpu" and holds_values(tokens):
         least, most = (int(extreme) for extreme in tokens.long().aminmax())
         if least < 0 or most >= vocab_size:
@@ -54,18 +64,18 @@ def check_inputs(
                 f"got shape {tuple(token_mask.shape)}"
             )
     if cache is not None and not isinstance(cache, KeyValueCache):
-        raise TypeError(f"cache must be one that new_cache() made, got {type(cache).__name__}")
+        raise TypeError(f"cache must come from new_cache(), got {type(cache).__name__}")
     check_context_length(context_length, tokens.shape[0])
     if cache is not None and documents is not None:
-        raise ValueError("documents cannot be given with a cache, which holds one document a row")
+        raise ValueError("documents cannot be given with a cache, which holds one document per row")
     if cache is not None and context_length is not None:
         raise ValueError(
-            "context_length is set where a cache is made: new_cache(context_length=...)"
+            "context_length is set when the cache is created: new_cache(context_length=...)"
         )
 
 
 def _check_positions(positions: Tensor) -> None:
-    """Refuse positions that float64, in which angles are computed, does not tell apart."""
+    """Refuse positions that float64 cannot represent exactly."""
     if holds_values(positions) and not positions.is_floating_point():
         farthest = int(positions.long().abs().amax())
         if not 0 <= farthest <= FARTHEST:
@@ -73,13 +83,13 @@ def _check_positions(positions: Tensor) -> None:
 
 
 def check_context_length(context_length: int | Tensor | None, batch: int | None = None) -> None:
-    """Refuse what is no positive number, nor one a row; without `batch` any number of rows."""
+    """Refuse all but a positive integer, or one per row; without `batch`, any number of rows."""
     if isinstance(context_length, Tensor):
         _check_integers("context_length", context_length)
         rows = "batch" if batch is None else batch
         if context_length.ndim != 1 or (batch is not None and len(context_length) != batch):
             raise ValueError(
-                f"context_length must be a number or [{rows}], one a row, "
+                f"context_length must be a number or [{rows}], one per row, "
                 f"got shape {tuple(context_length.shape)}"
             )
         on_cpu = context_length.device.type == "cpu" and holds_values(context_length)
@@ -94,3 +104,158 @@ def _check_integers(name: str, tensor: Tensor) -> None:
         raise TypeError(f"{name} must be an integer tensor, got {type(tensor).__name__}")
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype == torch.bool:
         raise TypeError(f"{name} must be an integer tensor, got {tensor.dtype}")
+
+
+@dataclass(frozen=True, eq=False)
+class SequenceLayout:
+    """Positions of the tokens of a forward pass and what they see, the same for every layer."""
+
+    tokens: TokenPositions
+    visibility: Visibility
+    span: int  # all distances are below it
+
+
+def sequence_layout(
+    tokens: Tensor,
+    positions: Tensor | None,
+    documents: Tensor | None,
+    token_mask: Tensor | None,
+    context_length: int | Tensor | None,
+) -> SequenceLayout:
+    """The layout of a call without a cache; arguments as in ``GPT.forward``."""
+    length = tokens.shape[1]
+    if positions is None and documents is None and token_mask is None:
+        indices = torch.arange(length, device=tokens.device)
+        context = length if context_length is None else _per_row(context_length)
+        return SequenceLayout(TokenPositions(indices, context), Visibility(), length)
+    runs = None if documents is None else document_runs(documents.expand_as(tokens).long())
+    counted = positions is None
+    if positions is None:
+        positions = default_positions(runs, token_mask)
+    else:
+        positions = positions.expand_as(tokens).long()
+    first, lengths = document_extents(positions, runs, token_mask)
+    # The op counts positions by itself, in each document of a row too.
+    needs_positions = not counted or token_mask is not None
+    visibility = Visibility(
+        key_positions=_from_first(positions, first, token_mask) if needs_positions else None,
+        key_mask=token_mask,
+        key_documents=runs,
+    )
+    context = lengths if context_length is None else _per_row(context_length)
+    span = length if counted else _longest(lengths)
+    return SequenceLayout(TokenPositions(positions, context), visibility, span)
+
+
+def cached_layout(
+    tokens: Tensor, positions: Tensor | None, token_mask: Tensor | None, cache: KeyValueCache
+) -> SequenceLayout:
+    """The layout of tokens that follow those of a cache, in which their positions are stored."""
+    start, end = cache.length, cache.length + tokens.shape[1]
+    if positions is None and token_mask is None and not cache.keeps_positions:
+        indices = torch.arange(start, end, device=tokens.device)
+        context = _per_row(cache.context_for(end))
+        return SequenceLayout(TokenPositions(indices, context), Visibility(), end)
+    if not cache.keeps_positions:
+        earlier = torch.arange(start, device=tokens.device).expand(tokens.shape[0], -1)
+        cache.keep_positions(earlier, torch.ones_like(earlier, dtype=torch.bool), start=0)
+    if token_mask is None:
+        token_mask = torch.ones_like(tokens, dtype=torch.bool)
+    if positions is None:
+        positions = _following(token_mask, *cache.positions_and_mask(start))
+    positions = positions.expand_as(tokens).long()
+    cache.keep_positions(positions, token_mask, start)
+    key_positions, key_mask = cache.positions_and_mask(end)
+    first, lengths = document_extents(key_positions, None, key_mask)
+    visibility = Visibility(
+        query_positions=_from_first(positions, first, token_mask),
+        key_positions=_from_first(key_positions, first, key_mask),
+        key_mask=key_mask,
+    )
+    context = _per_row(cache.context_for(lengths.squeeze(1)))
+    return SequenceLayout(TokenPositions(positions, context), visibility, _longest(lengths))
+
+
+def _following(token_mask: Tensor, earlier: Tensor, earlier_mask: Tensor) -> Tensor:
+    """Positions ``[B, L]`` after earlier ones ``[B, N]``; a row with only padding so far starts at 0."""
+    counted = token_mask.long().cumsum(1)
+    if earlier.shape[1] == 0:
+        return (counted - 1).clamp(min=0)
+    last = earlier.masked_fill(~earlier_mask, -FAR).amax(1, keepdim=True)
+    begun = earlier_mask.any(1, keepdim=True)
+    return torch.where(begun, last + counted, (counted - 1).clamp(min=0))
+
+
+def default_positions(runs: Tensor | None, token_mask: Tensor | None) -> Tensor:
+    """Positions ``[B, L]`` that count the tokens of each document, padding left out.
+
+    `runs` are documents numbered by :func:`document_runs`; `token_mask` is bool ``[B, L]``, False for
+    padding, which gets the position of the token before it. One of the two may be None.
+
+    >>> default_positions(torch.tensor([[0, 0, 0, 1, 1]]), None)
+    tensor([[0, 1, 2, 0, 1]])
+    >>> default_positions(None, torch.tensor([[False, False, True, True]]))
+    tensor([[0, 0, 0, 1]])
+    """
+    if token_mask is None:
+        assert runs is not None
+        token_mask = torch.ones_like(runs, dtype=torch.bool)
+    real = token_mask.long()
+    counted = real.cumsum(1)
+    if runs is None:
+        return (counted - 1).clamp(min=0)
+    starts = runs.diff(dim=1, prepend=torch.full_like(runs[:, :1], -1)) > 0
+    # The count before the first token of each document.
+    before = torch.where(starts, counted - real, 0).cummax(1).values
+    return (counted - before - 1).clamp(min=0)
+
+
+def document_runs(documents: Tensor) -> Tensor:
+    """Documents ``[B, L]`` numbered in order; a number that appears again later is a new document.
+
+    >>> document_runs(torch.tensor([[7, 7, 5, 5, 7]]))
+    tensor([[0, 0, 1, 1, 2]])
+    """
+    changes = documents.diff(dim=1, prepend=documents[:, :1]) != 0
+    return changes.long().cumsum(1)
+
+
+def document_extents(
+    positions: Tensor, runs: Tensor | None, token_mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The first position of every token's document, and the document's length in positions.
+
+    Both are ``[B, 1 or L]``; padding does not count, and a document of only padding has length 1.
+
+    >>> document_extents(torch.tensor([[5, 6, 7, 0, 1]]), torch.tensor([[0, 0, 0, 1, 1]]), None)
+    (tensor([[5, 5, 5, 0, 0]]), tensor([[3, 3, 3, 2, 2]]))
+    """
+    first, last = positions, positions
+    if token_mask is not None:
+        first = first.masked_fill(~token_mask, FAR)
+        last = last.masked_fill(~token_mask, -FAR)
+    if runs is None:
+        first, last = first.amin(1, keepdim=True), last.amax(1, keepdim=True)
+    else:
+        zeros = torch.zeros_like(positions)
+        first = zeros.scatter_reduce(1, runs, first, "amin", include_self=False).gather(1, runs)
+        last = zeros.scatter_reduce(1, runs, last, "amax", include_self=False).gather(1, runs)
+    return first, (last - first + 1).clamp(min=1)
+
+
+def _from_first(positions: Tensor, first: Tensor, token_mask: Tensor | None) -> Tensor:
+    """Positions ``[B, N]`` relative to the first of their document, padding at 0.
+
+    Attention depends only on distances, and its tables are as long as the largest position.
+    """
+    relative = positions - first
+    return relative if token_mask is None else relative.masked_fill(~token_mask, 0)
+
+
+def _per_row(lengths: int | Tensor) -> int | Tensor:
+    """One number, or ``[B]`` as ``[B, 1]``."""
+    return lengths.unsqueeze(-1) if isinstance(lengths, Tensor) else lengths
+
+
+def _longest(lengths: Tensor) -> int:
+    return int(lengths.amax()) if lengths.numel() else 1

@@ -3,13 +3,14 @@
 Shapes: B batch, H heads, L queries, N keys, D head_dim.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..attention import DistanceAffine, distance_affine_attention, scale_invariant_attention
+from ..attention import DistanceAffine, Visibility
+from ..attention.api import attend
 from ..attention.numerics import compute_dtype
 from .distance import ScaleInvariantTables
 from .positions import TokenPositions
@@ -24,7 +25,7 @@ class SchemeLayer(nn.Module):
     >>> from scale_invariant_attention import schemes
     >>> layer = SchemeLayer(schemes.get("scale-invariant-nope"), heads=4)
     >>> query, key, value = torch.randn(3, 1, 4, 100, 16).unbind()
-    >>> layer.attend(query, key, value, {}, affine=layer.affine(100, query)).shape
+    >>> layer.attend(query, key, value, Visibility(), affine=layer.affine(100, query)).shape
     torch.Size([1, 4, 100, 16])
     """
 
@@ -74,7 +75,7 @@ class SchemeLayer(nn.Module):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        visibility: Mapping[str, Any],
+        visibility: Visibility,
         *,
         affine: DistanceAffine | None,
         scale: float | None = None,
@@ -87,15 +88,17 @@ class SchemeLayer(nn.Module):
         :meth:`tau`, without tables. Returns what the op returns: ``[B, H, L, D]``, with `return_lse`
         also the log-sum-exp ``[B, H, L]``.
         """
-        shared = {
-            **visibility,
-            "scale": scale,
-            "return_lse": return_lse,
-            "backend": backend,
-        }
-        if affine is not None:
-            return distance_affine_attention(query, key, value, affine, **shared)
-        tau = self.tau(query.device)
-        if tau is None:
+        tau = self.tau(query.device) if affine is None else None
+        if affine is None and tau is None:
             raise ValueError(f"affine must be given for {self.scheme}, which has no tau")
-        return scale_invariant_attention(query, key, value, tau=tau, **shared)
+        return attend(
+            query,
+            key,
+            value,
+            affine=affine,
+            tau=tau,
+            visibility=visibility,
+            scale=scale,
+            return_lse=return_lse,
+            backend=backend,
+        )

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...model import GPT, GPTConfig
-from ...model.block import Attention, Call
+from ...model.block import Attention, ForwardPass
 from .records import AT_MOST, MODEL_TIME_TO_ROPE, ModelTiming, is_met
 from .timing import Spread, interleaved
 
@@ -81,7 +81,7 @@ def measure_model(problem: ModelProblem, seconds: float) -> ModelTiming:
     )
 
 
-def plain_attention(query: Tensor, key: Tensor, value: Tensor, call: Call) -> Tensor:
+def plain_attention(query: Tensor, key: Tensor, value: Tensor, call: ForwardPass) -> Tensor:
     """Plain causal attention on torch's SDPA, in place of a layer's own."""
     # A decoding query is at the last position; SDPA would take it to be at the first.
     return F.scaled_dot_product_attention(query, key, value, is_causal=query.shape[2] > 1)
@@ -130,7 +130,7 @@ def _tokens(problem: ModelProblem, length: int) -> Tensor:
 
 
 def _timed(run: Callable[..., Tensor], seconds: list[float]) -> Callable[..., Tensor]:
-    def timed(*arguments: Tensor | Call) -> Tensor:
+    def timed(*arguments: Tensor | ForwardPass) -> Tensor:
         start = perf_counter()
         out = run(*arguments)
         seconds.append(perf_counter() - start)

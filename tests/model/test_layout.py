@@ -15,7 +15,7 @@ from tiny_models import (
     tiny_model,
 )
 
-from scale_invariant_attention.model.placing import (
+from scale_invariant_attention.model.inputs import (
     default_positions,
     document_extents,
     document_runs,
