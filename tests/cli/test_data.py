@@ -105,7 +105,7 @@ def test_shards_with_a_tokenizer_file(texts, tmp_path):
     command = ("shards", texts / "00.txt", "-o", tmp_path / "out", "--validation", 0)
     done = run(*command, "--tokenizer", tmp_path / "words.json")
     assert done.exit_code == 1
-    assert "got '<|endoftext|>', which it lacks" in done.stderr
+    assert "got '<|endoftext|>'; name the token" in done.stderr
     done = run(*command, "--tokenizer", tmp_path / "words.json", "--document-start", "<s>")
     assert done.exit_code == 0
     assert read_shard(tmp_path / "out" / "tokens_train_000000.bin").tolist() == [2, 1, 0]
@@ -185,7 +185,7 @@ def test_check_finds_every_fault(shards):
     done = run("check", shards)
     assert done.exit_code == 1
     assert f"WRONG  {first} is truncated" in done.stdout
-    assert f"WRONG  {second} has the token 50257 at place 0" in done.stdout
+    assert f"WRONG  {second} has the token 50257 at index 0" in done.stdout
     assert f"OK     {shards / 'fineweb_val_000000.bin'}" in done.stdout
     assert done.stdout.endswith("\n1 of 3 shards valid: 2 tokens, all below 50,257.\n")
     assert run("check", second, "--vocab-size", 50258).exit_code == 0

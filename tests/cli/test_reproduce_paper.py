@@ -88,7 +88,7 @@ def test_162m_makes_a_step_is_stopped_goes_on_and_is_evaluated(tmp_path, shards)
 
     second = subprocess.run(command, check=False, capture_output=True, text=True, timeout=1800)
     assert second.returncode == 0, second.stderr
-    assert "Going on from step 2 of 3" in second.stderr
+    assert "Resuming from step 2 of 3" in second.stderr
     record = json.loads((results / "scale-invariant-p-rope-seed-0.json").read_text())
     config = record["config"]
     assert (config["layers"], config["width"], config["heads"]) == (12, 768, 6)

@@ -77,7 +77,7 @@ def test_training_and_again(tmp_path):
     assert same_weights(weights(tmp_path / "run"), weights(tmp_path / "same"))
     again = run("-o", tmp_path / "run", *options())
     assert again.exit_code == 0
-    assert again.stderr == "Going on from step 8 of 8.\n"
+    assert again.stderr == "Resuming from step 8 of 8.\n"
 
 
 def test_event_files_are_written_on_request(tmp_path):
@@ -120,9 +120,9 @@ def test_a_stop_says_how_to_resume(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "train", interrupted)
     done = run("-o", tmp_path / "run", *options())
     assert done.exit_code == 130
-    assert "Stopping after this step, to save it." in done.stderr
+    assert "Stopping after this step, with a checkpoint." in done.stderr
     assert "Stopped and saved at step 3 of 8" in done.stderr
-    assert "Run the same command again to go on." in done.stderr
+    assert "Rerun the same command to resume." in done.stderr
     assert "Trained" not in done.stdout
 
 

@@ -44,7 +44,7 @@ def test_bytes():
 
 @pytest.mark.parametrize("sentence", SENTENCES)
 @pytest.mark.parametrize("merges", [0, 60])
-def test_characters_come_whole(sentence, merges):
+def test_characters_appear_whole(sentence, merges):
     tokenizer = byte_level(merges)
     tokens = tokenizer.encode(sentence).ids
     found = pieces(TokenizerDecoder(tokenizer), tokens)
@@ -54,13 +54,13 @@ def test_characters_come_whole(sentence, merges):
     assert merges or found[:-1].count("") == len(sentence.encode()) - len(sentence)
 
 
-def test_a_character_comes_with_its_last_byte(tokenizer):
+def test_a_character_appears_with_its_last_byte(tokenizer):
     tokens = byte_tokens(tokenizer, "é€𝄞")
     found = pieces(TokenizerDecoder(tokenizer), tokens)
     assert found == ["", "é", "", "", "€", "", "", "", "𝄞", ""]
 
 
-def test_whatever_tokens_come_the_text_is_that_of_all_together(tokenizer):
+def test_incremental_text_equals_the_text_of_all_tokens(tokenizer):
     rng = random.Random(0)
     single = byte_tokens(tokenizer, SENTENCES[2] + SENTENCES[3])
     everything = range(tokenizer.get_vocab_size())
@@ -75,7 +75,7 @@ MANY = 3 * WINDOW
 
 @pytest.mark.parametrize("kind", ["across characters", "wrong bytes"])
 def test_tokens_that_never_end_with_a_character(kind):
-    """More of them than are decoded together."""
+    """More tokens than are decoded together."""
     if kind == "across characters":
         tokenizer = across_characters("中")
         tokens = tokenizer.encode("中" * MANY).ids[:-1]
@@ -118,7 +118,7 @@ def test_tokens_that_the_tokenizer_does_not_know(tokenizer):
 
 
 def test_bytes_between_words():
-    """A decoder that drops the first space, and gives up all of a row of bytes if one is wrong."""
+    """A decoder that drops the first space, and discards a run of bytes if one is wrong."""
     tokenizer = byte_fallback()
     the, end = 256, 257
     assert pieces(TokenizerDecoder(tokenizer), [the, end, *EURO, the]) == [

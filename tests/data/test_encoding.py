@@ -34,7 +34,7 @@ def test_bytes_are_tokens():
     assert tokens.tolist() == [0, 97, 255, 13, 10]
 
 
-def test_a_zero_byte_is_no_text():
+def test_a_zero_byte_is_not_text():
     with pytest.raises(ValueError, match=r"1\.txt contains token 0, .* zero byte"):
         encode(get_encoding("bytes"), b"fine", b"a\0b")
 
@@ -57,14 +57,14 @@ def test_text_cannot_forge_a_boundary(tokenizer_file):
     assert len(tokens) == 1 + len(text)
 
 
-def test_a_boundary_that_is_an_ordinary_token_may_not_occur_in_text(tokenizer_file):
+def test_a_document_start_that_is_an_ordinary_token_must_not_occur_in_text(tokenizer_file):
     encoding = get_encoding(str(tokenizer_file), document_start="b")
     encode(encoding, b"acd")
     with pytest.raises(ValueError, match=r"0\.txt contains token \d+, which"):
         encode(encoding, b"abc")
 
 
-def test_other_files_make_other_names(tokenizer_file, tmp_path):
+def test_different_files_have_different_names(tokenizer_file, tmp_path):
     content = json.loads(tokenizer_file.read_text())
     content["truncation"] = None
     other = tmp_path / "other" / "tokenizer.json"
@@ -85,12 +85,14 @@ def test_a_document_start_that_the_tokenizer_lacks(tokenizer_file):
         get_encoding(str(tokenizer_file), document_start="</s>")
 
 
-def test_files_that_are_no_tokenizers(tmp_path):
+def test_files_that_are_not_tokenizers(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no tokenizer file .*missing\.json"):
         get_encoding(str(tmp_path / "missing.json"))
     for content in ("{}", "[1, 2", "", '{"model": {"type": "none"}}'):
         (tmp_path / "bad.json").write_text(content)
-        with pytest.raises(ValueError, match=r"bad\.json' is no JSON of the tokenizers library"):
+        with pytest.raises(
+            ValueError, match=r"bad\.json' is not a JSON file of the tokenizers library"
+        ):
             get_encoding(str(tmp_path / "bad.json"))
 
 
@@ -102,7 +104,7 @@ def test_a_missing_library_names_the_extra(monkeypatch, library, name):
 
 
 class Ranks:
-    """Stands in for an encoding of tiktoken, which has to be fetched."""
+    """Stands in for an encoding of tiktoken, which would be downloaded."""
 
     n_vocab = 100_000
     eot_token = 99_999
@@ -129,7 +131,7 @@ def test_tiktoken(monkeypatch):
     assert second.tolist() == [99_999, 0x4E2D]
 
 
-def test_the_way_back_with_tiktoken(monkeypatch):
+def test_decoding_with_tiktoken(monkeypatch):
     monkeypatch.setitem(sys.modules, "tiktoken", stand_in(lambda name: Ranks()))
     decoder = get_encoding("gpt2").decoder()
     tokens = [97, *"\u4e2d".encode(), 5000, 0xE4]
@@ -137,7 +139,7 @@ def test_the_way_back_with_tiktoken(monkeypatch):
     assert decoder.finish() == "\ufffd"
 
 
-def test_the_way_back_with_a_tokenizer_file(tokenizer_file):
+def test_decoding_with_a_tokenizer_file(tokenizer_file):
     encoding = get_encoding(str(tokenizer_file))
     (tokens,) = encoding.encode(["caf\u00e9".encode()])
     decoder = encoding.decoder()
@@ -163,11 +165,11 @@ def test_tiktoken_without_a_network(monkeypatch):
         raise OSError("Name or service not known")
 
     monkeypatch.setitem(sys.modules, "tiktoken", stand_in(get))
-    with pytest.raises(ConnectionError, match=r"from the network.*TIKTOKEN_CACHE_DIR"):
+    with pytest.raises(ConnectionError, match=r"could not download.*TIKTOKEN_CACHE_DIR"):
         get_encoding("gpt2")
 
 
-def test_an_unknown_encoding_lists_what_there_is(monkeypatch):
+def test_an_unknown_encoding_lists_the_known_ones(monkeypatch):
     monkeypatch.setitem(sys.modules, "tiktoken", stand_in(None))
     with pytest.raises(ValueError, match=r"'bytes', .*\(gpt2\), got 'gpt3'"):
         get_encoding("gpt3")

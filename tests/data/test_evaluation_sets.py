@@ -55,7 +55,7 @@ def test_ranks_share_the_work():
     assert sorted(targets.flatten().tolist()) == list(range(1, 101))
 
 
-def test_what_cannot_be_compared_is_told():
+def test_lengths_that_cannot_be_compared_are_refused():
     with pytest.raises(ValueError, match=r"\[7, 16\] need a multiple of 112 targets.*are 100"):
         SameTokens(counting(101), (7, 16))
     with pytest.raises(ValueError, match="there are 10: the source has 100, and at_most is 10"):
@@ -92,7 +92,7 @@ def test_no_document_long_enough_is_an_error(texts):
         document_batches(texts, 6, batch_size=1)
 
 
-def test_windows_spread_from_the_first_token_to_the_last_but_one():
+def test_windows_spread_over_the_whole_source():
     windows = spread_windows(counting(101), 10, 4)
     assert windows[:, 0].tolist() == [0, 30, 60, 90]
     assert windows[-1].tolist() == list(range(90, 100))

@@ -1,4 +1,4 @@
-"""Fetching against a server on this machine that cuts, lies and refuses."""
+"""Fetching from a local server that cuts connections, lies and refuses."""
 
 import socket
 
@@ -48,7 +48,7 @@ def test_whole_shards_arrive_with_progress(server, tmp_path):
     assert len(read_shard(paths[1])) == 5000
 
 
-def test_what_is_there_is_not_asked_for_again(server, tmp_path):
+def test_existing_shards_are_not_requested_again(server, tmp_path):
     fetch(server, tmp_path)
     seen = []
     fetch(server, tmp_path, 1, progress=lambda *step: seen.append(step))
@@ -57,7 +57,7 @@ def test_what_is_there_is_not_asked_for_again(server, tmp_path):
     assert seen[0] == (VALIDATION, size, size)
 
 
-def test_a_broken_shard_that_is_there_is_fetched_again(server, tmp_path):
+def test_an_existing_broken_shard_is_fetched_again(server, tmp_path):
     (tmp_path / VALIDATION).write_bytes(server.files[VALIDATION][:-10])
     notices = []
     fetch(server, tmp_path, notice=notices.append)
@@ -66,16 +66,16 @@ def test_a_broken_shard_that_is_there_is_fetched_again(server, tmp_path):
 
 
 @pytest.mark.parametrize("cut", [0, 1, 100, HEADER_BYTES, 4000])
-def test_a_connection_that_breaks_goes_on_where_it_was(server, tmp_path, cut):
+def test_a_broken_connection_resumes(server, tmp_path, cut):
     server.answers = [Answer(cut_after=cut)]
     fetch(server, tmp_path)
     assert only_file(tmp_path).read_bytes() == server.files[VALIDATION]
     assert server.requests[1] == (VALIDATION, f"bytes={cut}-" if cut else None)
 
 
-def test_a_later_run_goes_on_where_the_first_was(server, tmp_path):
+def test_a_later_run_resumes(server, tmp_path):
     server.answers = [Answer(cut_after=2000), *[Answer(status=503)] * 3]
-    with pytest.raises(FetchError, match=r"in 3 attempts: .*503.* Run the same command again"):
+    with pytest.raises(FetchError, match=r"in 3 attempts: .*503.* Rerun the same command"):
         fetch(server, tmp_path)
     assert only_file(tmp_path) == growing_path(tmp_path / VALIDATION)
     assert only_file(tmp_path).stat().st_size == 2000
@@ -91,7 +91,7 @@ def test_attempts_that_gain_bytes_have_no_end(server, tmp_path):
     assert len(server.requests) == 11
 
 
-def test_a_redirection_is_followed_and_keeps_the_place(server, tmp_path):
+def test_a_redirection_is_followed_and_resumes(server, tmp_path):
     server.answers = [Answer(redirected=True), Answer(cut_after=1500), Answer(redirected=True)]
     fetch(server, tmp_path)
     assert only_file(tmp_path).read_bytes() == server.files[VALIDATION]
@@ -112,7 +112,7 @@ def test_the_wrong_range_is_not_pasted_together(server, tmp_path):
     assert only_file(tmp_path).read_bytes() == server.files[VALIDATION]
 
 
-def test_a_file_that_was_all_there_is_only_verified(server, tmp_path):
+def test_a_complete_partial_file_is_only_verified(server, tmp_path):
     growing_path(tmp_path / VALIDATION).write_bytes(server.files[VALIDATION])
     fetch(server, tmp_path)
     assert only_file(tmp_path).read_bytes() == server.files[VALIDATION]
@@ -125,13 +125,13 @@ def test_a_partial_file_that_is_too_long_starts_over(server, tmp_path):
     assert only_file(tmp_path).read_bytes() == server.files[VALIDATION]
 
 
-def test_a_length_that_is_not_announced_is_fine(server, tmp_path):
+def test_the_length_need_not_be_announced(server, tmp_path):
     server.answers = [Answer(without_length=True)]
     fetch(server, tmp_path)
     assert only_file(tmp_path).read_bytes() == server.files[VALIDATION]
 
 
-def test_a_cut_that_no_length_tells_of_is_found_by_the_header(server, tmp_path):
+def test_a_cut_without_announced_length_is_found_by_the_header(server, tmp_path):
     server.answers = [Answer(without_length=True, cut_after=3000)]
     fetch(server, tmp_path)
     assert only_file(tmp_path).read_bytes() == server.files[VALIDATION]
@@ -141,11 +141,11 @@ def test_a_length_too_short_is_found_by_the_header(server, tmp_path):
     server.answers = [Answer(announced=2000)]
     notices = []
     fetch(server, tmp_path, notice=notices.append)
-    assert "no whole shard" in notices[0]
+    assert "not a whole shard" in notices[0]
     assert only_file(tmp_path).read_bytes() == server.files[VALIDATION]
 
 
-def test_a_length_too_long_is_asked_for_the_rest_and_then_verified(server, tmp_path):
+def test_after_too_long_a_length_the_rest_is_requested_and_verified(server, tmp_path):
     server.answers = [Answer(announced=9000)]
     notices = []
     fetch(server, tmp_path, notice=notices.append)
@@ -158,15 +158,15 @@ def test_a_length_too_long_is_asked_for_the_rest_and_then_verified(server, tmp_p
     "content",
     [b"", b"<html>Please log in</html>", header(7) + b"\0" * 13, header(0), shard(9) + b"x"],
 )
-def test_what_is_no_shard_is_never_kept(server, tmp_path, content):
+def test_only_shards_are_kept(server, tmp_path, content):
     server.files[VALIDATION] = content
-    with pytest.raises(FetchError, match="what was sent is no whole shard"):
+    with pytest.raises(FetchError, match="not a whole shard"):
         fetch(server, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 410])
-def test_a_refusal_that_will_not_pass_is_told_at_once(server, tmp_path, status):
+def test_a_permanent_refusal_is_reported_at_once(server, tmp_path, status):
     server.answers = [Answer(status=status)]
     with pytest.raises(FetchError, match=rf"{VALIDATION} cannot be fetched: .* {status} "):
         fetch(server, tmp_path)
@@ -174,7 +174,7 @@ def test_a_refusal_that_will_not_pass_is_told_at_once(server, tmp_path, status):
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503])
-def test_a_refusal_that_may_pass_is_tried_again(server, tmp_path, status):
+def test_a_temporary_refusal_is_retried(server, tmp_path, status):
     server.answers = [Answer(status=status)] * 2
     fetch(server, tmp_path)
     assert only_file(tmp_path).read_bytes() == server.files[VALIDATION]

@@ -7,7 +7,7 @@ from scale_invariant_attention.data import HubDataset, get_encoding, make_shards
 
 
 class Rows(list):
-    """A streamed dataset, as far as it is used."""
+    """The part of a streamed dataset that is used."""
 
     def skip(self, count):
         return Rows(self[count:])
@@ -18,7 +18,7 @@ class Rows(list):
 
 @pytest.fixture
 def opened(monkeypatch):
-    """Stands in for the datasets library; holds what it was asked for."""
+    """Stands in for the datasets library, and records what it was asked for."""
     calls = []
 
     def load_dataset(name, config, *, split, streaming):
@@ -37,14 +37,14 @@ def test_rows_are_documents(opened):
     assert opened == [("some/set", "sample", "train", True)]
 
 
-def test_rows_can_be_taken_up_in_the_middle_and_bounded(opened):
+def test_rows_can_be_skipped_and_bounded(opened):
     dataset = HubDataset("some/set", at_most=5)
     assert list(dataset.documents(3)) == list(dataset.documents())[3:]
     assert [text for _, text in dataset.documents(3)] == [b"row 3", b"row 4"]
     assert list(dataset.documents(5)) == []
 
 
-def test_identity_holds_all_that_chooses_rows():
+def test_identity_names_everything_that_selects_rows():
     choices = [
         HubDataset("a"),
         HubDataset("b"),
@@ -56,10 +56,10 @@ def test_identity_holds_all_that_chooses_rows():
     assert len({dataset.identity for dataset in choices}) == len(choices)
 
 
-def test_a_column_that_is_not_there_or_no_text(opened):
+def test_a_column_that_is_missing_or_not_text(opened):
     with pytest.raises(ValueError, match="column must be one of text, id, got 'body'"):
         next(HubDataset("some/set", column="body").documents())
-    with pytest.raises(ValueError, match="row 0 of some/set has no text in 'id', but 0"):
+    with pytest.raises(ValueError, match="row 0 of some/set must have text in 'id', got 0"):
         next(HubDataset("some/set", column="id").documents())
 
 
@@ -68,7 +68,7 @@ def test_no_rows_are_refused():
         HubDataset("some/set", at_most=0)
 
 
-def test_text_that_utf8_cannot_say_is_replaced(monkeypatch):
+def test_text_that_is_not_utf8_is_replaced(monkeypatch):
     rows = Rows([{"text": "a\ud800b"}])
     fake = SimpleNamespace(load_dataset=lambda *_, **__: rows)
     monkeypatch.setitem(sys.modules, "datasets", fake)

@@ -1,4 +1,4 @@
-"""Shards made from documents: broken off at every moment, they end up the same bytes."""
+"""Shards made from documents: interrupted at any moment, they end up the same bytes."""
 
 import json
 import os
@@ -22,13 +22,13 @@ from scale_invariant_attention.data import (
     text_files,
 )
 from scale_invariant_attention.data.shards import RECORD
-from scale_invariant_attention.data.tokens import side
+from scale_invariant_attention.data.tokens import assign_split
 
 BYTES = get_encoding("bytes")
 
 
 class Killed(BaseException):
-    """What ends a process; nothing that a library would catch."""
+    """Ends a process; no library catches it."""
 
 
 class Listed:
@@ -43,7 +43,7 @@ class Listed:
 
 
 class Failing(Listed):
-    """Ends the process before a document; tells where it was taken up."""
+    """Ends the process before a document, and records where it resumed."""
 
     def __init__(self, texts, at):
         super().__init__(texts)
@@ -82,13 +82,13 @@ def make(folder, source=None, **options):
     return make_shards(source or Listed(texts()), folder, BYTES, **options)
 
 
-def test_shards_hold_every_document_in_order_on_its_side(tmp_path, small_batches):
+def test_shards_hold_every_document_in_order_in_its_split(tmp_path, small_batches):
     made = make(tmp_path)
     whole = [text for text in texts() if text]
     for split in ("train", "validation"):
         stream = open_shards(tmp_path, split)
         assert [bytes(document.tolist()) for document in documents(stream)] == [
-            b"\0" + text for text in whole if side(text, 0.3) == split
+            b"\0" + text for text in whole if assign_split(text, 0.3) == split
         ]
         assert len(stream) == made.tokens[split]
         assert stream.vocab_size == 256
@@ -99,7 +99,7 @@ def test_shards_hold_every_document_in_order_on_its_side(tmp_path, small_batches
     assert not list(tmp_path.glob("*.partial"))
 
 
-def test_copies_are_on_the_same_side(tmp_path):
+def test_copies_are_in_the_same_split(tmp_path):
     source = Listed([f"text {number % 30}".encode() for number in range(300)])
     make(tmp_path, source)
     sides = [
@@ -137,7 +137,7 @@ def test_a_last_shard_that_is_just_full_leaves_no_empty_one(tmp_path):
 
 
 class Fuse:
-    """Lets so many steps pass and then raises, before a step or right after it."""
+    """Lets some steps pass and then raises, before a step or right after it."""
 
     def __init__(self, monkeypatch):
         self.left, self.after = None, False
@@ -165,7 +165,7 @@ class Fuse:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_broken_off_at_every_step_it_ends_the_same(tmp_path, monkeypatch, small_batches, after):
+def test_a_run_interrupted_at_any_step_ends_the_same(tmp_path, monkeypatch, small_batches, after):
     source = Listed(texts(24))
     make(tmp_path / "whole", source)
     expected = content(tmp_path / "whole")
@@ -180,11 +180,11 @@ def test_broken_off_at_every_step_it_ends_the_same(tmp_path, monkeypatch, small_
         except Killed:
             fuse.left = None
         make(folder, source)
-        assert content(folder) == expected, f"broken off at step {steps}"
+        assert content(folder) == expected, f"interrupted at step {steps}"
     assert steps > 50
 
 
-def test_broken_off_again_and_again_it_ends_the_same(tmp_path, monkeypatch, small_batches):
+def test_a_run_interrupted_again_and_again_ends_the_same(tmp_path, monkeypatch, small_batches):
     make(tmp_path / "whole")
     fuse = Fuse(monkeypatch)
     runs = 0
@@ -224,11 +224,11 @@ make(Path(sys.argv[1]), Dying(texts()))
 @pytest.mark.skipif(os.name != "posix", reason="other systems do not kill so")
 @pytest.mark.parametrize("number", [22, 39])
 def test_a_process_that_is_killed(tmp_path, small_batches, number):
-    """Nothing is flushed and nothing closed, unlike where an exception goes through."""
-    places = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    """Nothing is flushed and nothing closed, unlike with an exception."""
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     died = subprocess.run(
         [sys.executable, "-c", KILLED_PROCESS, str(tmp_path / "killed"), str(number)],
-        env=os.environ | {"PYTHONPATH": places},
+        env=os.environ | {"PYTHONPATH": path},
         check=False,
     )
     assert died.returncode == -9
@@ -237,7 +237,7 @@ def test_a_process_that_is_killed(tmp_path, small_batches, number):
     assert content(tmp_path / "killed") == content(tmp_path / "whole")
 
 
-def test_going_on_does_not_start_over(tmp_path, small_batches):
+def test_resuming_does_not_start_over(tmp_path, small_batches):
     with pytest.raises(Killed):
         make(tmp_path, Failing(texts(), 30), save_every=1)
     again = Failing(texts(), 30)
@@ -257,7 +257,7 @@ def test_a_finished_run_only_verifies(tmp_path):
     assert seen == [made]
 
 
-def test_progress_tells_of_documents_and_tokens(tmp_path, small_batches):
+def test_progress_counts_documents_and_tokens(tmp_path, small_batches):
     seen = []
     made = make(tmp_path, progress=seen.append)
     assert seen[0].documents == 0
@@ -300,7 +300,7 @@ def test_a_folder_with_other_shards_is_left_alone(tmp_path):
 
 @pytest.mark.parametrize("damage", ["unlink", "truncate", "shorten"])
 @pytest.mark.parametrize("complete", [False, True])
-def test_a_shard_that_was_lost_since_is_told(tmp_path, small_batches, damage, complete):
+def test_a_lost_shard_is_reported(tmp_path, small_batches, damage, complete):
     if complete:
         make(tmp_path)
     else:
@@ -324,7 +324,7 @@ def shorter(path):
     return header(199) + path.read_bytes()[1024:-2]
 
 
-def test_what_a_power_cut_leaves_behind_the_saved_tokens_is_cut_off(tmp_path, small_batches):
+def test_bytes_after_the_saved_tokens_are_cut_off(tmp_path, small_batches):
     with pytest.raises(Killed):
         make(tmp_path / "cut", Failing(texts(), 9), save_every=1)
     for partial in (tmp_path / "cut").glob("*.partial"):
@@ -335,19 +335,19 @@ def test_what_a_power_cut_leaves_behind_the_saved_tokens_is_cut_off(tmp_path, sm
     assert content(tmp_path / "cut") == content(tmp_path / "whole")
 
 
-def test_a_growing_shard_that_was_lost_is_told(tmp_path, small_batches):
+def test_a_lost_growing_shard_is_reported(tmp_path, small_batches):
     with pytest.raises(Killed):
         make(tmp_path, Failing(texts(), 9), save_every=1)
     (partial, *_) = tmp_path.glob("*train*.partial")
     partial.write_bytes(partial.read_bytes()[:-2])
-    with pytest.raises(ShardError, match=r"partial has not the \d+ tokens that shards\.json"):
+    with pytest.raises(ShardError, match=r"partial does not have the \d+ tokens that shards\.json"):
         make(tmp_path)
     partial.unlink()
     with pytest.raises(ShardError, match="partial has not"):
         make(tmp_path)
 
 
-def test_a_growing_shard_is_no_shard(tmp_path, small_batches):
+def test_a_growing_shard_is_not_a_shard(tmp_path, small_batches):
     with pytest.raises(Killed):
         make(tmp_path, Failing(texts(), 9), save_every=1)
     with pytest.raises(ValueError, match="unfinished"):
@@ -380,7 +380,7 @@ def test_wrong_arguments(tmp_path):
         make_shards(Listed(texts()), tmp_path / "x", Large())
     with pytest.raises(ValueError, match="shard_tokens must be from 1 to 2147483647, got 0"):
         make(tmp_path / "x", shard_tokens=0)
-    with pytest.raises(ValueError, match="share from 0 to 1, got -1"):
+    with pytest.raises(ValueError, match="fraction from 0 to 1, got -1"):
         make(tmp_path / "x", validation=-1)
     assert not (tmp_path / "x").exists()
     with pytest.raises(ValueError, match="has no text"):

@@ -38,7 +38,7 @@ def task(request, haystack):
 
 
 @pytest.mark.parametrize("length", [777, 2048, 10_001])
-def test_everything_is_there_and_the_length_is_exact(task, length):
+def test_all_parts_are_present_and_the_length_is_exact(task, length):
     form = task.format
     for number in range(8):
         example = task.example(length, number)
@@ -73,7 +73,7 @@ def test_without_needles_the_text_is_the_haystack(task, haystack):
     assert text.encode() in bytes(haystack.read(0, len(haystack)).tolist())
 
 
-def test_the_answer_has_the_order_asked_for(haystack):
+def test_the_answer_has_the_requested_order(haystack):
     def cities(form, number):
         return [it.city for it in NeedleTask(haystack, BYTES, form).example(700, number).needles]
 
@@ -128,7 +128,7 @@ def test_only_answers_are_scored(task):
 
 
 def test_a_tokenizer_keeps_needles_whole(tmp_path):
-    """Between tokens, also where they are words: the sentence is there as it was encoded."""
+    """Needles are inserted between tokens, also where these are words: the sentence stays as encoded."""
     byte_level().save(str(tmp_path / "tokenizer.json"))
     encoding = get_encoding(str(tmp_path / "tokenizer.json"), document_start=END)
     texts = [("text", sentence.encode() * 20) for sentence in SENTENCES]
@@ -159,7 +159,7 @@ def test_a_tokenizer_keeps_needles_whole(tmp_path):
         ({"cities": ("Rome",)}, "cities must be at least 3"),
         ({"cities": ("Rome", "Rome", "Oslo", "Bonn")}, "of which 3 differ"),
         ({"cities": ("Rome", "a;b", "Oslo")}, "got 'a;b'"),
-        ({"cities": ("York", "New York", "Oslo")}, "none a part of another, got 'York'"),
+        ({"cities": ("York", "New York", "Oslo")}, "none part of another, got 'York'"),
         ({"sentence": "{city}"}, "sentence must have {city} and {number}"),
         ({"question": "Which?"}, "question must have {cities}"),
         ({"distractors": 1, "distractor": NeedleFormat.sentence}, "distractor must differ"),
@@ -170,7 +170,7 @@ def test_bad_formats_are_refused(changes, message):
         NeedleFormat(**changes)
 
 
-def test_too_short_a_length_is_told(haystack):
+def test_too_short_a_length_is_refused(haystack):
     task = NeedleTask(haystack, BYTES)
     with pytest.raises(
         ValueError, match=r"length must be at least 1\d\d for these needles.*got 50"
@@ -178,6 +178,6 @@ def test_too_short_a_length_is_told(haystack):
         task.example(50, 0)
 
 
-def test_too_short_a_haystack_is_told(haystack):
-    with pytest.raises(ValueError, match="take a longer haystack or a shorter length"):
+def test_too_short_a_haystack_is_refused(haystack):
+    with pytest.raises(ValueError, match="use a longer haystack or a shorter length"):
         NeedleTask(haystack, BYTES).example(len(haystack) + 1000, 0)

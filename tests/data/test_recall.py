@@ -1,4 +1,4 @@
-"""Associative recall: every query has its pair, at a random place, and nothing else is scored."""
+"""Associative recall: every query has its pair, at a random position, and nothing else is scored."""
 
 import numpy as np
 import pytest
@@ -23,14 +23,14 @@ def test_queries_have_their_pairs(task, more):
         assert tokens.max() < task.vocab_size
         body, queries = np.split(tokens, [length - 2 * task.queries - 1])
         assert queries[0] == task.vocab_size - 1 and (body != task.vocab_size - 1).all()
-        places = np.flatnonzero(body < task.keys)
-        pairs = dict(zip(body[places].tolist(), body[places + 1].tolist(), strict=True))
+        starts = np.flatnonzero(body < task.keys)
+        pairs = dict(zip(body[starts].tolist(), body[starts + 1].tolist(), strict=True))
         assert len(pairs) == task.pairs
         assert all(task.keys <= value < task.keys + task.values for value in pairs.values())
         asked = queries[1::2].tolist()
         assert len(set(asked)) == task.queries
         assert queries[2::2].tolist() == [pairs[key] for key in asked]
-        noise = np.delete(body, np.concatenate([places, places + 1]))
+        noise = np.delete(body, np.concatenate([starts, starts + 1]))
         assert len(noise) == more
         assert ((task.keys + task.values <= noise) & (noise < task.vocab_size - 1)).all()
 
@@ -46,7 +46,7 @@ def test_only_the_values_of_queries_are_scored():
         assert inputs[row][scored].tolist() == tokens[-6::2].tolist()
 
 
-def test_places_are_uniform():
+def test_positions_are_uniform():
     task = RecallTask(pairs=2, queries=1, keys=8)
     starts = []
     for number in range(500):
@@ -71,11 +71,11 @@ def test_a_sequence_depends_on_seed_length_and_number_alone():
         ({"pairs": 3, "queries": 4}, "queries must be at most the 3 pairs"),
     ],
 )
-def test_what_cannot_be_is_refused(changes, message):
+def test_impossible_tasks_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         RecallTask(**changes)
 
 
-def test_too_short_a_length_is_told():
+def test_too_short_a_length_is_refused():
     with pytest.raises(ValueError, match=r"length must be at least 65 for 16 pairs.*got 64"):
         RecallTask().example(64, 0)

@@ -31,24 +31,24 @@ def test_bytes(text, tmp_path):
     noted = made(text, tmp_path / "shards", get_encoding("bytes"))
     assert (noted.name, noted.vocab_size, noted.document_start) == ("bytes", 256, 0)
     assert noted.open().name == BYTES.open().name == "bytes"
-    assert noted.document_start_word is None
+    assert noted.document_start_name is None
     noted.check(get_encoding("bytes"))
 
 
-def test_a_file_that_has_gone_is_kept_with_the_shards(text, tmp_path):
+def test_a_tokenizer_file_is_kept_with_the_shards(text, tmp_path):
     path = tmp_path / "my.tokenizer.json"
     encoding = get_encoding(saved(path), document_start=OTHER)
     noted = made(text, tmp_path / "shards", encoding)
     path.unlink()
     assert noted.name == encoding.name
-    assert noted.document_start_word == OTHER
+    assert noted.document_start_name == OTHER
     again = noted.open()
     assert (again.vocab_size, again.document_start) == (encoding.vocab_size, 1)
     sentence = [SENTENCES[0].encode()]
     assert again.encode(sentence)[0].tolist() == encoding.encode(sentence)[0].tolist()
 
 
-def test_a_file_that_was_not_kept(text, tmp_path):
+def test_a_tokenizer_file_that_was_not_kept(text, tmp_path):
     noted = made(text, tmp_path / "shards", get_encoding(saved(tmp_path / "my.json")))
     (tmp_path / "shards" / "tokenizer.json").unlink()
     with pytest.raises(FileNotFoundError, match=r"'my\.json [0-9a-f]{16} <.*not kept beside them"):
@@ -71,14 +71,14 @@ def test_another_tokenizer_is_refused(text, tmp_path):
             noted.check(other)
 
 
-def test_a_kept_file_that_was_exchanged(text, tmp_path):
+def test_a_kept_file_that_was_replaced(text, tmp_path):
     noted = made(text, tmp_path / "shards", get_encoding(saved(tmp_path / "a.json")))
     saved(tmp_path / "shards" / "tokenizer.json", sentences=SENTENCES[::2])
     with pytest.raises(ValueError, match="is another tokenizer"):
         noted.open()
 
 
-def test_shards_without_a_note_are_those_of_gpt2(tmp_path):
+def test_shards_without_a_record_are_of_gpt2(tmp_path):
     write_shard(tmp_path / "fineweb_train_000001.bin", np.array([50256, 464]))
     noted = shards_encoding(tmp_path)
     assert (noted.name, noted.vocab_size, noted.document_start) == ("tiktoken gpt2", 50257, 50256)
@@ -89,11 +89,11 @@ def test_shards_of_several_encodings(text, tmp_path):
     for folder, sentences in zip(folders, (SENTENCES, SENTENCES[::2]), strict=True):
         path = saved(tmp_path / "t.json", sentences=sentences)
         made(text, folder, get_encoding(path, document_start=END))
-    with pytest.raises(ValueError, match="several encodings"):
+    with pytest.raises(ValueError, match="different encodings"):
         shards_encoding(folders)
 
 
-def test_a_note_of_an_encoding_of_ones_own(text, tmp_path):
+def test_a_record_of_a_custom_encoding(text, tmp_path):
     made(text, tmp_path / "shards", get_encoding("bytes"))
     record = tmp_path / "shards" / "shards.json"
     record.write_text(json.dumps(json.loads(record.read_text()) | {"encoding": "mine"}))

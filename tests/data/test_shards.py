@@ -48,7 +48,7 @@ def test_writing_replaces_whole_files_and_leaves_no_others(path, tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_no_shard_can_hold_is_refused(path):
+def test_tokens_that_a_shard_cannot_hold_are_refused(path):
     with pytest.raises(ValueError, match="tokens must be below 65536 for a shard, got 65536"):
         write(path, 1, 65536)
     with pytest.raises(ValueError, match="holds 1 to 2147483647 tokens, got 0"):
@@ -65,17 +65,17 @@ def damaged(content, offset, value):
     [
         (lambda whole: b"", "has 0 bytes, and the header alone has 1024"),
         (lambda whole: whole[:1023], "has 1023 bytes"),
-        (lambda whole: whole[:1024], "truncated: its header tells of 3 tokens, so 1030 bytes"),
+        (lambda whole: whole[:1024], "truncated: its header announces 3 tokens, so 1030 bytes"),
         (lambda whole: whole[:-2], "truncated: .* and it has 1028"),
         (lambda whole: whole[:-1], "truncated: .* and it has 1029"),
         (lambda whole: whole + b"\0", "too many bytes: .* and it has 1031"),
         (lambda whole: whole + b"\0\0", "too many bytes: .* and it has 1032"),
         (lambda whole: damaged(whole, 0, 20240801), "begins with 20240801, not with 20240520"),
-        (lambda whole: b"\x93NUMPY" + whole[6:], "is no shard: it begins with"),
-        (lambda whole: whole[:1024][::-1] + whole[1024:], "is no shard: it begins with 0"),
-        (lambda whole: damaged(whole, 4, 2), "of version 2; only version 1 is known"),
-        (lambda whole: damaged(whole, 8, 0)[:1024], "empty shard: its header tells of 0 tokens"),
-        (lambda whole: damaged(whole, 8, -3), "empty shard: its header tells of -3 tokens"),
+        (lambda whole: b"\x93NUMPY" + whole[6:], "is not a shard: it begins with"),
+        (lambda whole: whole[:1024][::-1] + whole[1024:], "is not a shard: it begins with 0"),
+        (lambda whole: damaged(whole, 4, 2), "of version 2; only version 1 is supported"),
+        (lambda whole: damaged(whole, 8, 0)[:1024], "empty shard: its header announces 0 tokens"),
+        (lambda whole: damaged(whole, 8, -3), "empty shard: its header announces -3 tokens"),
         (lambda whole: damaged(whole, 8, 2**31 - 1), "truncated: .* 2147483647 tokens"),
     ],
 )
@@ -87,10 +87,10 @@ def test_damage_is_found_when_opened_and_the_file_named(path, damage, message):
 
 
 def test_tokens_outside_the_vocabulary_are_found(path):
-    with pytest.raises(ShardError, match=r"one\.bin has the token 65535 at place 2, .* at 50256"):
+    with pytest.raises(ShardError, match=r"one\.bin has the token 65535 at index 2, .* at 50256"):
         check_shard(path)
     assert len(check_shard(path, 65536)) == 3
-    with pytest.raises(ShardError, match="token 50256 at place 0"):
+    with pytest.raises(ShardError, match="token 50256 at index 0"):
         check_shard(path, 50256)
 
 
@@ -105,7 +105,7 @@ def test_one_broken_shard_among_many_is_found_before_anything_is_read(tmp_path):
 
 @pytest.fixture
 def folder(tmp_path):
-    """As fetched: one for validation, two for training, and what does not belong."""
+    """As fetched: one for validation, two for training, and a file that does not belong."""
     root = tmp_path / "fineweb"
     root.mkdir()
     write(root / "fineweb_val_000000.bin", 50256, 10)
@@ -133,7 +133,7 @@ def test_files_folders_and_patterns(folder, tmp_path):
     assert find_shards(write(tmp_path / "any.tokens", 1)) == [tmp_path / "any.tokens"]
 
 
-def test_both_sides_at_once_is_a_leak(folder):
+def test_both_splits_at_once_are_refused(folder):
     with pytest.raises(ValueError, match="give split='train' or split='validation'"):
         open_shards(folder)
 
@@ -159,7 +159,7 @@ def note(folder, **changes):
     (folder / RECORD).write_text(json.dumps(noted | changes))
 
 
-def test_the_vocabulary_is_the_noted_one(folder):
+def test_the_vocabulary_is_the_recorded_one(folder):
     note(folder)
     stream = open_shards(folder, "train")
     assert (stream.vocab_size, stream.document_start) == (256, 0)
@@ -172,18 +172,18 @@ def test_vocabularies_do_not_mix(folder, tmp_path):
     other.mkdir()
     write(other / "tokens_train_000000.bin", 0, 1)
     note(other)
-    with pytest.raises(ValueError, match="several vocabularies"):
+    with pytest.raises(ValueError, match="different vocabularies"):
         open_shards([folder, other], "train")
 
 
 def test_unfinished_shards_are_not_opened(folder):
     note(folder, complete=False)
-    with pytest.raises(ValueError, match="unfinished; run again"):
+    with pytest.raises(ValueError, match="unfinished; rerun"):
         open_shards(folder, "train")
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "7", "{}", '{"complete": true}', "\xff"])
-def test_a_broken_note_is_named(folder, content):
+def test_a_broken_record_is_named(folder, content):
     (folder / RECORD).write_text(content, encoding="latin-1")
     with pytest.raises(ValueError, match=r"shards\.json cannot be read"):
         open_shards(folder, "train")

@@ -2,41 +2,41 @@ import hashlib
 
 import pytest
 
-from scale_invariant_attention.data.tokens import check_share, check_split, side
+from scale_invariant_attention.data.tokens import assign_split, check_share, check_split
 
 
-def test_the_share_is_about_as_asked():
+def test_the_fraction_is_about_as_requested():
     keys = [f"module{number}.py".encode() for number in range(10_000)]
-    held_out = sum(side(key, 0.1) == "validation" for key in keys)
+    held_out = sum(assign_split(key, 0.1) == "validation" for key in keys)
     assert 900 < held_out < 1100
 
 
-def test_a_larger_share_only_adds():
+def test_a_larger_fraction_only_adds():
     keys = [str(number).encode() for number in range(200)]
-    small = {key for key in keys if side(key, 0.1) == "validation"}
-    large = {key for key in keys if side(key, 0.4) == "validation"}
+    small = {key for key in keys if assign_split(key, 0.1) == "validation"}
+    large = {key for key in keys if assign_split(key, 0.4) == "validation"}
     assert small < large
 
 
-def test_the_rule_is_the_documented_one_forever():
+def test_the_rule_never_changes():
     key = b"email/message.py"
-    place = int(hashlib.sha256(key).hexdigest()[:16], 16) / 2**64
-    assert side(key, place + 1e-9) == "validation"
-    assert side(key, place - 1e-9) == "train"
+    uniform = int(hashlib.sha256(key).hexdigest()[:16], 16) / 2**64
+    assert assign_split(key, uniform + 1e-9) == "validation"
+    assert assign_split(key, uniform - 1e-9) == "train"
 
 
-def test_shares_of_nothing_and_all():
+def test_fractions_of_nothing_and_all():
     keys = [str(number).encode() for number in range(100)]
-    assert {side(key, 0.0) for key in keys} == {"train"}
-    assert {side(key, 1.0) for key in keys} == {"validation"}
+    assert {assign_split(key, 0.0) for key in keys} == {"train"}
+    assert {assign_split(key, 1.0) for key in keys} == {"validation"}
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
-def test_what_is_no_share_is_refused(share):
-    with pytest.raises(ValueError, match="validation must be a share"):
+def test_only_fractions_are_accepted(share):
+    with pytest.raises(ValueError, match="validation must be a fraction"):
         check_share(share)
 
 
-def test_what_is_no_split_is_refused():
+def test_only_splits_are_accepted():
     with pytest.raises(ValueError, match="got 'test'"):
         check_split("test")

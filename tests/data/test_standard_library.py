@@ -5,7 +5,7 @@ import pytest
 
 from scale_invariant_attention.data import document_spans, documents, standard_library
 from scale_invariant_attention.data.standard_library import VALIDATION, source_files
-from scale_invariant_attention.data.tokens import side
+from scale_invariant_attention.data.tokens import assign_split
 
 
 def write(folder, files):
@@ -28,7 +28,7 @@ def test_it_is_the_source_of_this_python():
     assert all(name.endswith(".py") for name in files)
 
 
-def test_the_sides_are_whole_files_and_share_none():
+def test_splits_are_whole_files_and_share_none():
     files = dict(source_files())
     sides = {}
     for split in ("train", "validation"):
@@ -36,7 +36,7 @@ def test_the_sides_are_whole_files_and_share_none():
         texts = [bytes(document[1:]) for document in documents(stream)]
         assert [document[0] for document in documents(stream)] == [0] * len(texts)
         assert texts == [
-            text for name, text in files.items() if side(name.encode(), VALIDATION) == split
+            text for name, text in files.items() if assign_split(name.encode(), VALIDATION) == split
         ]
         sides[split] = set(texts)
     assert not sides["train"] & sides["validation"]
@@ -88,7 +88,7 @@ def test_which_files_belong(tmp_path):
     ]
 
 
-def test_a_python_without_source_is_told(tmp_path):
+def test_a_python_without_source_is_reported(tmp_path):
     write(tmp_path, {"abc.pyc": b"\0\0"})
     with pytest.raises(FileNotFoundError, match="no source of its standard library"):
         list(source_files(tmp_path))
@@ -102,7 +102,11 @@ def test_an_unknown_split_is_refused():
 def test_documents_are_found_where_files_begin():
     stream = standard_library("validation")
     starts = stream.document_starts.tolist()
-    names = [name for name, _ in source_files() if side(name.encode(), VALIDATION) == "validation"]
+    names = [
+        name
+        for name, _ in source_files()
+        if assign_split(name.encode(), VALIDATION) == "validation"
+    ]
     sizes = [len(text) + 1 for name, text in source_files() if name in names]
     assert [stop - start for start, stop in pairwise([*starts, len(stream)])] == sizes
     assert set(sys.stdlib_module_names) >= {

@@ -39,12 +39,12 @@ def test_a_file_that_is_named_needs_no_suffix(folder):
     assert names(TextFiles(str(folder / ".hidden.txt"))) == [".hidden.txt"]
 
 
-def test_places_keep_their_order_and_files_count_once(folder):
+def test_paths_keep_their_order_and_files_count_once(folder):
     found = TextFiles([folder / "deep", folder / "b.txt", folder, folder / "deep" / ".." / "b.txt"])
     assert names(found) == ["er/c.txt", "b.txt", "a.md", "deep.txt"]
 
 
-def test_documents_can_be_taken_up_in_the_middle(folder):
+def test_documents_can_be_skipped(folder):
     found = TextFiles(folder)
     everything = list(found.documents())
     assert [text for _, text in everything] == [b"first", b"second", b"before deep/", b"third"]
@@ -57,7 +57,7 @@ def test_links_in_a_circle_and_to_nowhere_do_no_harm(folder):
     assert len(TextFiles(folder)) == 4
 
 
-def test_identity_changes_with_names_and_sizes_and_not_with_the_place(folder, tmp_path):
+def test_identity_depends_on_names_and_sizes_and_not_on_the_folder(folder, tmp_path):
     before = TextFiles(folder).identity
     assert TextFiles(folder).identity == before
     moved = folder.rename(tmp_path / "moved")
@@ -69,7 +69,7 @@ def test_identity_changes_with_names_and_sizes_and_not_with_the_place(folder, tm
     assert TextFiles(moved).identity not in (before, longer)
 
 
-def test_nothing_there_is_an_error_that_names_it(folder, tmp_path):
+def test_a_path_without_files_is_named(folder, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no file or folder .*nowhere"):
         TextFiles([folder, tmp_path / "nowhere"])
     (tmp_path / "void").mkdir()
@@ -88,7 +88,7 @@ def test_a_stream_of_bytes(folder):
     assert len(stream.document_starts) == 4
 
 
-def test_the_sides_share_nothing_not_even_copies(tmp_path):
+def test_splits_share_nothing_not_even_copies(tmp_path):
     for number in range(200):
         (tmp_path / f"{number:03}.txt").write_bytes(f"text {number % 50}".encode())
     sides = {
@@ -103,10 +103,10 @@ def test_the_sides_share_nothing_not_even_copies(tmp_path):
     assert sides["validation"]
 
 
-def test_a_side_without_files_is_an_error(folder):
+def test_a_split_without_files_is_an_error(folder):
     with pytest.raises(ValueError, match="split='validation' with validation=0 leaves none of 4"):
         text_files(folder, split="validation", validation=0)
-    with pytest.raises(ValueError, match="share from 0 to 1, got 2"):
+    with pytest.raises(ValueError, match="fraction from 0 to 1, got 2"):
         text_files(folder, split="train", validation=2)
     with pytest.raises(ValueError, match="got 'dev'"):
         text_files(folder, split="dev")

@@ -27,7 +27,7 @@ def test_parts_read_as_if_they_were_one(parts, data):
     stop = data.draw(st.integers(start, len(whole)))
     assert len(one) == len(whole)
     assert one.read(start, stop).tolist() == whole[start:stop]
-    starts = {0, *(place for place, token in enumerate(whole) if token == 0)}
+    starts = {0, *(position for position, token in enumerate(whole) if token == 0)}
     assert one.document_starts.tolist() == sorted(starts)
     assert one.fingerprint() == stream([whole]).fingerprint()
 
@@ -50,7 +50,7 @@ def test_a_stream_of_nothing_is_an_error(parts):
         stream(parts)
 
 
-def test_the_fingerprint_is_that_of_the_tokens_however_stored():
+def test_the_fingerprint_does_not_depend_on_storage():
     expected = hashlib.sha256(b"\1\0\0\0\2\0\0\0\3\0\0\0").hexdigest()
     for dtype in (np.uint8, np.uint16, np.uint32, ">u2"):
         assert stream([[1, 2], [3]], dtype).fingerprint() == expected

@@ -12,7 +12,7 @@ from scale_invariant_attention.data.windows import ORDERS
 
 
 def counting(size):
-    """Tokens that are their own places."""
+    """Tokens that equal their positions."""
     return TokenStream([np.arange(size, dtype=np.uint32)], vocab_size=size, document_start=size)
 
 
@@ -47,7 +47,7 @@ def test_an_epoch_has_every_target_once(tokens, length, batch_size, order, seed)
 
 @settings(deadline=None)
 @given(**sizes, ranks=st.integers(1, 4), step=st.integers(0, 10**9))
-def test_ranks_share_the_batch_of_one(tokens, length, batch_size, order, seed, ranks, step):
+def test_ranks_share_one_batch(tokens, length, batch_size, order, seed, ranks, step):
     if tokens <= length:
         return
     windows = Windows(
@@ -77,7 +77,7 @@ def test_batches_do_not_depend_on_what_was_read_before():
     assert [inputs.tolist() for inputs, _ in islice(windows, 60)] == forwards
 
 
-def test_seeds_and_epochs_shuffle_anew():
+def test_every_seed_and_epoch_has_its_own_order():
     def epochs(seed):
         windows = Windows(counting(401), length=4, batch_size=100, order="shuffled", seed=seed)
         return [windows.starts(step).tolist() for step in (0, 1)]
@@ -92,7 +92,7 @@ def test_a_batch_may_be_larger_than_an_epoch():
     assert inputs[:, 0].tolist() == [4, 0, 2, 4, 0]
 
 
-def test_windows_go_on_across_shards(tmp_path):
+def test_windows_run_across_shards(tmp_path):
     for number, part in enumerate(([50256, 1, 2], [3], [4, 50256, 6, 7])):
         write_shard(tmp_path / f"x_train_{number:06}.bin", np.array(part, np.uint16))
     windows = Windows(open_shards(tmp_path), length=3, batch_size=2)

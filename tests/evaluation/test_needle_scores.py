@@ -5,7 +5,7 @@ import math
 import pytest
 
 from scale_invariant_attention.data.needles import Needle, NeedleFormat
-from scale_invariant_attention.evaluation.retrieval import Share, found
+from scale_invariant_attention.evaluation.retrieval import Share, needles_found
 
 NEEDLES = tuple(
     Needle(city, number, (0, 1), (0, 1))
@@ -15,7 +15,7 @@ RIGHT = "Rome=1234567;Oslo=7654321;Lima=0000000"
 
 
 def scores(answer, ended=True):
-    return found(answer, ended, NEEDLES, NeedleFormat())
+    return needles_found(answer, ended, NEEDLES, NeedleFormat())
 
 
 @pytest.mark.parametrize(
@@ -63,16 +63,18 @@ def test_an_answer_without_an_end_has_no_last_entry():
 
 def test_one_needle_is_the_whole_answer():
     (needle, *_) = NEEDLES
-    assert found("Rome=1234567", True, [needle], NeedleFormat()) == [True]
-    assert found("Rome=1234567;", True, [needle], NeedleFormat()) == [False]
-    assert found("Rome=1234567", False, [needle], NeedleFormat()) == [False]
+    assert needles_found("Rome=1234567", True, [needle], NeedleFormat()) == [True]
+    assert needles_found("Rome=1234567;", True, [needle], NeedleFormat()) == [False]
+    assert needles_found("Rome=1234567", False, [needle], NeedleFormat()) == [False]
 
 
 def test_another_format_is_scored_as_it_is():
     form = NeedleFormat(entry="[{number}] of {city}", between=" / ")
     answer = " / ".join(f"[{it.number}] of {it.city}" for it in NEEDLES)
-    assert found(answer, True, NEEDLES, form) == [True] * 3
-    assert found(answer.replace("[1234567]", "[1234567] [1]"), True, NEEDLES, form)[0] is False
+    assert needles_found(answer, True, NEEDLES, form) == [True] * 3
+    assert (
+        needles_found(answer.replace("[1234567]", "[1234567] [1]"), True, NEEDLES, form)[0] is False
+    )
 
 
 @pytest.mark.parametrize(("hits", "count"), [(0, 20), (20, 20), (1, 1), (7, 13), (500, 1000)])

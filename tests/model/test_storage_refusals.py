@@ -52,7 +52,7 @@ def test_a_missing_weights_file_is_named(folder):
 )
 def test_a_foreign_file_is_refused(folder, data):
     put_weights(folder, data)
-    with pytest.raises(SavedModelError, match="is no safetensors file"):
+    with pytest.raises(SavedModelError, match="is not a safetensors file"):
         load(folder)
 
 

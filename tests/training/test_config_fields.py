@@ -81,7 +81,7 @@ def test_options_of_schemes(text, options):
         (["--steps", "3", "--steps=4"], "--steps is given twice"),
         (["--compile", "maybe"], "--compile must be true or false, got 'maybe'"),
         (["--clip-norm", "big"], "--clip-norm must be a number or none, got 'big'"),
-        (["--validation-lengths", "1;2"], "must be whole numbers with commas between them"),
+        (["--validation-lengths", "1;2"], "must be whole numbers separated by commas"),
         (["--scheme-options", "tau"], "must be name=value,name=value, got 'tau'"),
         (["--scheme-options", "=1"], "must be name=value,name=value, got '=1'"),
         (["--scheme-options", "{tau"], "must be name=value,name=value, got '{tau'"),

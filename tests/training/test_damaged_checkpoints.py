@@ -142,5 +142,5 @@ def test_a_good_hash_makes_no_safetensors_file(tmp_path):
     record = write_new_file(path / "model.safetensors", [b"pickle me"])
     files = json.loads((path / "manifest.json").read_bytes())["files"]
     files["model.safetensors"] = {"bytes": record.bytes, "sha256": record.sha256}
-    with pytest.raises(DamagedCheckpointError, match="no safetensors file"):
+    with pytest.raises(DamagedCheckpointError, match="not a safetensors file"):
         load_checkpoint(with_manifest(path, files=files))

@@ -8,8 +8,8 @@ import pytest
 from scale_invariant_attention.training.json_lines import (
     DamagedLogError,
     JsonLines,
-    mend_json_lines,
     read_json_lines,
+    repair_json_lines,
 )
 
 
@@ -58,7 +58,7 @@ def test_a_torn_line_is_passed_over_and_mended(tmp_path, cut):
     # Cut by one, the line lacks only its end.
     steps = [1, 22] if cut == 1 else [1]
     assert [line["step"] for line in read_json_lines(path)] == steps
-    mend_json_lines(path)
+    repair_json_lines(path)
     write(path, [3])
     assert [line["step"] for line in read_json_lines(path)] == [*steps, 3]
 
@@ -70,13 +70,13 @@ def test_lines_after_the_last_step_are_removed(tmp_path, last_step, left):
     path = tmp_path / "log"
     write(path, [1, 2, 2, 3])
     before = path.read_bytes().splitlines(keepends=True)
-    mend_json_lines(path, last_step=last_step)
+    repair_json_lines(path, last_step=last_step)
     assert path.read_bytes() == b"".join(before[: len(left)])
     assert [file.name for file in tmp_path.iterdir()] == ["log"]
 
 
 def test_there_may_be_no_log_yet(tmp_path):
-    mend_json_lines(tmp_path / "log", last_step=3)
+    repair_json_lines(tmp_path / "log", last_step=3)
     assert read_json_lines(tmp_path / "log") == []
     assert list(tmp_path.iterdir()) == []
 
@@ -86,7 +86,7 @@ def test_a_damaged_line_is_named(tmp_path, line):
     path = tmp_path / "log"
     path.write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 2}\n')
     before = path.read_bytes()
-    for action in (read_json_lines, mend_json_lines):
+    for action in (read_json_lines, repair_json_lines):
         with pytest.raises(DamagedLogError, match="log is damaged: line 2 is"):
             action(path)
     assert path.read_bytes() == before
@@ -100,7 +100,7 @@ def test_a_line_that_does_not_fit_on_the_disk_is_taken_back(tmp_path):
     with JsonLines(path) as log:
         resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 5, before[1]))
         try:
-            with pytest.raises(OSError, match="log could not be added to") as caught:
+            with pytest.raises(OSError, match="log could not be extended") as caught:
                 log.append({"step": 2, "loss": 0.5})
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)

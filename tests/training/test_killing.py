@@ -68,7 +68,7 @@ def test_the_command_is_killed_and_stopped_and_goes_on(tmp_path):
             process.send_signal(number)
             _, told = process.communicate(timeout=60)
         assert process.returncode == code, told
-    assert f"in {folder}. Run the same command again to go on." in told
+    assert f"in {folder}. Rerun the same command to resume." in told
     assert "Traceback" not in told
     starts = [line["step"] for line in read_provenance(folder)]
     assert len(starts) == 2

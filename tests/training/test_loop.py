@@ -145,12 +145,12 @@ def test_a_signal_saves_the_step_and_stops(whole, tmp_path, number):
         if progress.step == 2:
             signal.raise_signal(number)
 
-    with pytest.raises(StoppedError, match=r"step 3 of 8.*Run the same command again"):
+    with pytest.raises(StoppedError, match=r"step 3 of 8.*Rerun the same command"):
         train(tiny_config(), tmp_path, watch=watch, notice=told.append)
-    assert told == ["Stopping after this step, to save it."]
+    assert told == ["Stopping after this step, with a checkpoint."]
     assert find_checkpoints(tmp_path / "checkpoints")[0].step == 3
     train(tiny_config(), tmp_path, notice=told.append)
-    assert told[-1] == "Going on from step 3 of 8."
+    assert told[-1] == "Resuming from step 3 of 8."
     assert same_weights(weights(whole), weights(tmp_path))
     assert measured(whole) == measured(tmp_path)
 
@@ -217,7 +217,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, poison, monkeypatch):
     with pytest.raises(DivergedError) as diverged:
         train(tiny_config(), tmp_path)
     message = str(diverged.value)
-    assert message.startswith(f"step 4: the loss is {poison} (guessing has 5.545)")
+    assert message.startswith(f"step 4: the loss is {poison} (guessing: 5.545)")
     assert "the norm of its gradient" in message
     assert "that of the weights" in message
     assert f"The last good checkpoint is {tmp_path / 'checkpoints' / 'step-00000002'}" in message
@@ -225,7 +225,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, poison, monkeypatch):
 
 
 def test_a_loss_that_explodes_stops_the_run(tmp_path):
-    with pytest.raises(DivergedError, match=r"step \d+: .*No checkpoint was saved before"):
+    with pytest.raises(DivergedError, match=r"step \d+: .*There is no earlier checkpoint"):
         train(tiny_config(head_rate=1e4, checkpoint_every=0), tmp_path)
 
 

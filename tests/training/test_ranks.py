@@ -70,9 +70,9 @@ def test_what_cannot_be_is_told_and_nobody_waits(joined):
     folder, ends = joined
     assert ends["sums", 0] == ends["sums", 1] == "ended"
     assert ends["failing", 0] == "OSError: the disk is full"
-    assert f"{folder / 'two'} holds a run of another configuration" in ends["other", 0]
+    assert f"{folder / 'two'} holds a run with another configuration" in ends["other", 0]
     for name in ("failing", "other"):
-        assert ends[name, 1].startswith("FirstRankFailedError: rank 0 failed, and says why")
+        assert ends[name, 1].startswith("FirstRankFailedError: rank 0 failed, see its error")
     for rank in (0, 1):
         assert "the 7 rows of a batch must be a multiple of the 2 ranks" in ends["odd", rank]
     assert not (folder / "odd").exists()

@@ -160,14 +160,14 @@ def test_a_damaged_configuration_is_told(tmp_path, text):
 
 
 def test_a_folder_without_a_run_is_told(tmp_path):
-    with pytest.raises(FileNotFoundError, match="holds no run"):
+    with pytest.raises(FileNotFoundError, match="is not the folder of a run"):
         read_config(tmp_path)
     assert read_metrics(tmp_path) == read_provenance(tmp_path) == []
 
 
 @pytest.mark.parametrize("config", [{"a": float("nan")}, {"a": object()}])
 def test_what_json_cannot_hold_is_refused_before_anything_is_made(tmp_path, config):
-    with pytest.raises(ValueError, match="config must hold"), open_run(tmp_path / "new", config):
+    with pytest.raises(ValueError, match="config must be JSON"), open_run(tmp_path / "new", config):
         pass
     assert names(tmp_path) == []
 

@@ -166,8 +166,8 @@ def test_sequences_grow_to_their_length():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"task": "recall", "first_length": 8}, "first_length and growth_steps go together"),
-        ({"task": "recall", "growth_steps": 8}, "first_length and growth_steps go together"),
+        ({"task": "recall", "first_length": 8}, "first_length and growth_steps belong together"),
+        ({"task": "recall", "growth_steps": 8}, "first_length and growth_steps belong together"),
         ({"first_length": 8, "growth_steps": 8}, "first_length must be none for the task 'text'"),
         (
             {"task": "recall", "first_length": 99, "growth_steps": 8},
@@ -185,7 +185,5 @@ def test_bad_tasks_are_refused(changes, message):
 
 
 def test_a_vocabulary_that_is_too_small_is_told():
-    with pytest.raises(
-        ValueError, match="vocab_size must be at least the 161 of the task, got 100"
-    ):
+    with pytest.raises(ValueError, match="vocab_size must be at least the task's 161, got 100"):
         open_task(tiny_config(task="recall", vocab_size=100), "train", 0)

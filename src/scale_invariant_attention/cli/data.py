@@ -13,7 +13,7 @@ from .terminal import Page, counted
 
 if TYPE_CHECKING:
     from ..data import DocumentSource, TokenStream
-    from ..data.making_shards import Made
+    from ..data.making_shards import ShardProgress
 
 # Documents of at least this many tokens are counted.
 LENGTHS = (1024, 4096, 16384, 65536)
@@ -173,7 +173,7 @@ def shards(
 
 
 @contextmanager
-def _document_meter(total: int | None) -> "Iterator[Callable[[Made], None]]":
+def _document_meter(total: int | None) -> "Iterator[Callable[[ShardProgress], None]]":
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -193,7 +193,7 @@ def _document_meter(total: int | None) -> "Iterator[Callable[[Made], None]]":
     with Progress(*columns, console=Console(stderr=True)) as meter:
         task = meter.add_task("0 tokens", total=total)
 
-        def show_progress(made: "Made") -> None:
+        def show_progress(made: "ShardProgress") -> None:
             tokens = f"{sum(made.tokens.values()):,} tokens"
             meter.update(task, completed=made.documents, description=tokens)
 

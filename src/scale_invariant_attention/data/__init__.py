@@ -1,4 +1,4 @@
-"""Corpora, token shards and batches: what models are trained and evaluated on.
+"""Corpora, token shards and batches for training and evaluation.
 
 >>> from scale_invariant_attention.data import Windows, standard_library
 >>> batches = Windows(standard_library("train"), length=256, batch_size=16, order="shuffled")
@@ -8,7 +8,7 @@ torch.Size([16, 256])
 """
 
 from .decoding import Decoder
-from .documents import HubDataset, TextFiles, text_files
+from .document_sources import DocumentSource, HubDataset, TextFiles, text_files
 from .encoding import Encoding, get_encoding
 from .evaluation_sets import (
     SameTokens,
@@ -18,7 +18,7 @@ from .evaluation_sets import (
     spread_windows,
 )
 from .fetching import PUBLISHED, FetchError, fetch_shards
-from .making_shards import DocumentSource, make_shards
+from .making_shards import make_shards
 from .shards import ShardError, check_shard, find_shards, open_shards, read_shard, write_shard
 from .standard_library import standard_library
 from .tokens import TokenSource, TokenStream

@@ -1,34 +1,34 @@
-"""From tokens to text, token by token: characters come when they are whole, and only then."""
+"""Incremental decoding of tokens to text: a character appears when its last byte has arrived."""
 
 import codecs
 from collections.abc import Callable
 from typing import Any, Protocol
 
-# What stands for bytes that are no UTF-8, and for tokens that a tokenizer does not know.
+# Stands for bytes that are not UTF-8, and for tokens that a tokenizer does not know.
 BROKEN = "\N{REPLACEMENT CHARACTER}"
-# An unfinished character has three bytes at most, and decoders show one BROKEN for all or for each.
+# An unfinished character has at most three bytes, shown as one BROKEN for all or one for each.
 LONGEST_UNFINISHED = 3
-# So many tokens are decoded together while none of them ends with a character.
+# At most this many tokens are decoded together while no character is complete.
 WINDOW = 64
 
 
 class Decoder(Protocol):
-    """Text from the tokens of one document, in the order in which they are added."""
+    """Turns the tokens of one document, added in order, into text."""
 
     def add(self, token: int) -> str:
-        """The text that a token completes, which may be none."""
+        """Add a token and return the text that it completes, which may be empty."""
         ...
 
     def finish(self) -> str:
-        """What is left at the end: an unfinished character, as U+FFFD."""
+        """End the document and return what is left: an unfinished character, as U+FFFD."""
         ...
 
 
 class BytesDecoder:
-    """For tokens that are bytes, or pieces of some.
+    """Decoder for tokens that stand for one or more bytes.
 
     Args:
-        bytes_of: The bytes of a token; None if it is unknown.
+        bytes_of: the bytes of a token; None for an unknown token.
 
     >>> decoder = BytesDecoder({1: "\u20ac".encode()[:2], 2: "\u20ac".encode()[2:]}.get)
     >>> [decoder.add(token) for token in (1, 2, 3, 1)], decoder.finish()
@@ -40,56 +40,57 @@ class BytesDecoder:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def add(self, token: int) -> str:
-        """The text that a token completes, which may be none."""
+        """Add a token and return the text that it completes, which may be empty."""
         piece = self._bytes_of(token)
-        # A byte that UTF-8 never has shows as one U+FFFD.
+        # A byte that never occurs in UTF-8 is shown as one U+FFFD.
         return self._decoder.decode(b"\xff" if piece is None else piece)
 
     def finish(self) -> str:
-        """What is left at the end: an unfinished character, as U+FFFD."""
+        """End the document and return what is left: an unfinished character, as U+FFFD."""
         return self._decoder.decode(b"", final=True)
 
 
 class TokenizerDecoder:
-    """For a tokenizer of the tokenizers library, whatever its way to decode.
+    """Decoder for any tokenizer of the tokenizers library.
 
-    Tokens since the last whole character are decoded behind those before, as many tokenizers have
-    another text for the first token. A stream of the library itself would keep what it holds at the end.
+    Tokens since the last whole character are decoded together with those before, because many
+    tokenizers treat the first token differently. The library's own stream would never return an
+    unfinished character at the end.
     """
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._before: list[int] = []
         self._tokens: list[int] = []
-        self._told = ""
+        self._returned = ""
 
     def add(self, token: int) -> str:
-        """The text that a token completes, which may be none."""
+        """Add a token and return the text that it completes, which may be empty."""
         if self._tokenizer.id_to_token(token) is None:
             return self.finish() + BROKEN
         self._tokens.append(token)
         text = self._text()
         settled = _settled(text)
-        new = settled[len(self._told) :]
-        self._told += new
+        new = settled[len(self._returned) :]
+        self._returned += new
         if text and settled == text:
-            self._before, self._tokens, self._told = self._tokens, [], ""
+            self._before, self._tokens, self._returned = self._tokens, [], ""
         elif len(self._tokens) > WINDOW:
             self._before, self._tokens = [], self._tokens[-WINDOW // 2 :]
-            self._told = _settled(self._text())
+            self._returned = _settled(self._text())
         return new
 
     def finish(self) -> str:
-        """What is left at the end: an unfinished character, as U+FFFD."""
-        left = self._text()[len(self._told) :]
-        self._before, self._tokens, self._told = [], [], ""
+        """End the document and return what is left: an unfinished character, as U+FFFD."""
+        left = self._text()[len(self._returned) :]
+        self._before, self._tokens, self._returned = [], [], ""
         return left
 
     def _text(self) -> str:
-        """Of the tokens since the last whole character."""
+        """Text of the tokens since the last whole character."""
         before = self._decode(self._before)
         text = self._decode(self._before + self._tokens)
-        # Some decoders give up all of a row of bytes when one more byte is wrong.
+        # Some decoders discard a whole run of bytes when one more byte is wrong.
         return text[len(before) :] if text.startswith(before) else self._decode(self._tokens)
 
     def _decode(self, tokens: list[int]) -> str:
@@ -97,6 +98,6 @@ class TokenizerDecoder:
 
 
 def _settled(text: str) -> str:
-    """Text without what may be an unfinished character at its end."""
+    """Text without a possibly unfinished character at its end."""
     broken = len(text) - len(text.rstrip(BROKEN))
     return text[: len(text) - min(broken, LONGEST_UNFINISHED)]

@@ -1,4 +1,4 @@
-"""From text to tokens: bytes as they are, a file of the tokenizers library, or tiktoken."""
+"""Encodings of text as tokens: plain bytes, a file of the tokenizers library, or tiktoken."""
 
 import hashlib
 import re
@@ -12,22 +12,22 @@ from ..files import clear_partial, replace_file
 from .decoding import BytesDecoder, Decoder, TokenizerDecoder
 from .tokens import TokenArray
 
-# What tokenizer files mostly call the token between documents.
+# The usual name in tokenizer files of the token between documents.
 DOCUMENT_START = "<|endoftext|>"
-# The tokenizer file in a folder of shards, whatever it was called.
+# The name of the tokenizer file in a folder of shards, whatever it was called before.
 KEPT = "tokenizer.json"
 
 _INSTALL = 'install it with: pip install "scale-invariant-attention[tokenizers]"'
-# How a tokenizer file is named: the file, a hash of its content, and the token before documents.
+# The name of a tokenizer file's encoding: the file, a hash of its content, and the document start.
 _FILE_NAME = re.compile(r".*\.json ([0-9a-f]{16}) (.*)", re.DOTALL)
 
 
 class Encoding(Protocol):
-    """How documents become tokens, and tokens text."""
+    """Turns documents into tokens and tokens into text."""
 
     @property
     def name(self) -> str:
-        """Tells encodings apart: the same name, the same tokens."""
+        """Identifies the encoding: the same name means the same tokens."""
         ...
 
     @property
@@ -45,11 +45,11 @@ class Encoding(Protocol):
         ...
 
     def decoder(self) -> Decoder:
-        """For the way back, from the tokens of one document to text."""
+        """A new decoder for the tokens of one document."""
         ...
 
     def keep(self, folder: Path) -> None:
-        """Put into a folder what it takes to have the encoding again, if its name is not enough."""
+        """Store in a folder what is needed to reopen the encoding, if its name is not enough."""
         ...
 
 
@@ -69,15 +69,15 @@ class Bytes:
         return [np.frombuffer(text, np.uint8) for text in texts]
 
     def decoder(self) -> Decoder:
-        """Bytes become characters as UTF-8 has them."""
+        """Decoder of UTF-8."""
         return BytesDecoder(lambda token: bytes([token]) if token < self.vocab_size else None)
 
     def keep(self, folder: Path) -> None:
-        """Nothing is needed."""
+        """Store nothing: the name is enough."""
 
 
 class TokenizerFile:
-    """A tokenizer in the JSON of the tokenizers library, which holds all there is to it."""
+    """A tokenizer stored as JSON by the tokenizers library, in one self-contained file."""
 
     def __init__(self, path: Path, document_start: str) -> None:
         try:
@@ -95,19 +95,19 @@ class TokenizerFile:
             if isinstance(problem, OSError):
                 raise
             raise ValueError(
-                f"{str(path)!r} is no JSON of the tokenizers library: {problem}"
+                f"{str(path)!r} is not a JSON file of the tokenizers library: {problem}"
             ) from problem
         self._content = content
-        # Words that look like special tokens are text: a document cannot forge a boundary.
+        # Special tokens spelled out in a text are text: a document cannot forge a boundary.
         self._tokenizer.encode_special_tokens = True
-        # A document stays whole and as long as it is.
+        # Documents are neither truncated nor padded.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         start = self._tokenizer.token_to_id(document_start)
         if start is None:
             raise ValueError(
-                f"document_start must be a token of {str(path)!r}, got {document_start!r}, which "
-                f"it lacks; name the one that it has for the end or the start of a text"
+                f"document_start must be a token of {str(path)!r}, got {document_start!r}; "
+                f"name the token that the file has for the start or the end of a text"
             )
         self.document_start = int(start)
         self.name = f"{path.name} {hashlib.sha256(content).hexdigest()[:16]} {document_start}"
@@ -122,15 +122,15 @@ class TokenizerFile:
         return [_array(one.ids, self.vocab_size) for one in encoded]
 
     def decoder(self) -> Decoder:
-        """Tokens become what the tokenizer makes of them; special ones are shown by their names."""
+        """Decoder by the tokenizer itself; special tokens are shown by their names."""
         return TokenizerDecoder(self._tokenizer)
 
     def keep(self, folder: Path) -> None:
-        """Copy the file, as `tokenizer.json`."""
+        """Copy the file to `tokenizer.json`."""
         path = folder / KEPT
         if path.exists() and path.read_bytes() != self._content:
             raise FileExistsError(
-                f"{path} is another tokenizer, and that of the shards would be put there; take "
+                f"{path} is another tokenizer, and the shards' tokenizer would replace it; choose "
                 f"another folder, or move the file away"
             )
         clear_partial(folder, KEPT)
@@ -138,7 +138,7 @@ class TokenizerFile:
 
 
 class Tiktoken:
-    """An encoding of the tiktoken library by its name, such as "gpt2"."""
+    """An encoding of the tiktoken library, by a name such as "gpt2"."""
 
     def __init__(self, name: str) -> None:
         try:
@@ -155,27 +155,27 @@ class Tiktoken:
             )
         try:
             self._encoding: Any = tiktoken.get_encoding(name)
-        except OSError as problem:  # those of the requests library among them
+        except OSError as problem:  # errors of the requests library included
             raise ConnectionError(
-                f"tiktoken fetches the ranks of {name!r} from the network when first used, which "
-                f"failed. Without a network, set TIKTOKEN_CACHE_DIR to a folder where they have "
-                f"been fetched, or give a tokenizer file ending in .json. ({problem})"
+                f"tiktoken could not download the ranks of {name!r}, which it does on first use. "
+                f"Without a network, set TIKTOKEN_CACHE_DIR to a folder that holds them, or give "
+                f"a tokenizer file ending in .json. ({problem})"
             ) from problem
         self.name = f"tiktoken {name}"
         self.vocab_size = int(self._encoding.n_vocab)
         self.document_start = int(self._encoding.eot_token)
 
     def encode(self, texts: Sequence[bytes]) -> list[TokenArray]:
-        """The tokens of each text, which must be UTF-8; words like special tokens are text."""
+        """The tokens of each text, which must be UTF-8; spelled-out special tokens are text."""
         encoded = self._encoding.encode_ordinary_batch([text.decode() for text in texts])
         return [_array(ids, self.vocab_size) for ids in encoded]
 
     def decoder(self) -> Decoder:
-        """The bytes of tokens become characters; special tokens are shown by their names."""
+        """Decoder of UTF-8; special tokens are shown by their names."""
         return BytesDecoder(self._bytes_of)
 
     def keep(self, folder: Path) -> None:
-        """Nothing is needed: tiktoken has it by its name."""
+        """Store nothing: tiktoken knows the encoding by its name."""
 
     def _bytes_of(self, token: int) -> bytes | None:
         try:
@@ -185,11 +185,11 @@ class Tiktoken:
 
 
 def get_encoding(name: str = "bytes", *, document_start: str = DOCUMENT_START) -> Encoding:
-    """The encoding "bytes", that of a tokenizer file ending in .json, or one of tiktoken.
+    """Open an encoding: "bytes", a tokenizer file ending in .json, or an encoding of tiktoken.
 
     Args:
         name: "bytes", a path, or a name such as "gpt2".
-        document_start: The token that a tokenizer file has for the start of a document.
+        document_start: the token of a tokenizer file to put before every document.
 
     >>> get_encoding("bytes").vocab_size
     256
@@ -201,10 +201,10 @@ def get_encoding(name: str = "bytes", *, document_start: str = DOCUMENT_START) -
     return Tiktoken(name)
 
 
-def noted_document_start(name: str) -> str | None:
-    """The token before documents in the name of a tokenizer file; None for other encodings.
+def recorded_document_start(name: str) -> str | None:
+    """The document start named in the name of a tokenizer file's encoding; None for other encodings.
 
-    >>> noted_document_start("gpt2.json 0123456789abcdef <|endoftext|>")
+    >>> recorded_document_start("gpt2.json 0123456789abcdef <|endoftext|>")
     '<|endoftext|>'
     """
     found = _FILE_NAME.fullmatch(name)
@@ -212,9 +212,9 @@ def noted_document_start(name: str) -> str | None:
 
 
 def may_be_same(first: str, second: str) -> bool:
-    """Whether two names may be of one encoding: unless they are of files that differ.
+    """Whether two names may refer to one encoding: always, unless both are files that differ.
 
-    A file may hold what tiktoken has by a name, and tiktoken has some by several.
+    A file may hold an encoding of tiktoken, and tiktoken has some under several names.
 
     >>> may_be_same("a.json 0123456789abcdef <s>", "b.json 0123456789abcdef <s>")
     True
@@ -235,22 +235,22 @@ def encode_documents(
         name = next(name for name, text in documents if text == problem.object)
         raise ValueError(
             f"{name} is not UTF-8: {problem.reason} at byte {problem.start}; convert it, leave it "
-            f"out, or take the encoding 'bytes'"
+            f"out, or use the encoding 'bytes'"
         ) from problem
     start = encoding.document_start
     for (name, _), tokens in zip(documents, encoded, strict=True):
         if (tokens == start).any():
             raise ValueError(
                 f"{name} contains token {start}, which in the encoding {encoding.name!r} starts a "
-                f"document and may not stand inside one. In bytes that is a zero byte, and the "
-                f"file is no text: leave it out, for example by taking only some suffixes"
+                f"document and must not occur inside one. In bytes that is a zero byte, and the "
+                f"file is not text: leave it out, for example by selecting suffixes"
             )
     kind = smallest_dtype(encoding.vocab_size)
     return [np.concatenate([[start], tokens]).astype(kind) for tokens in encoded]
 
 
 def smallest_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger[Any]]:
-    """The smallest of uint8, uint16 and uint32 that holds every token."""
+    """The smallest of uint8, uint16 and uint32 that can hold every token."""
     return np.min_scalar_type(vocab_size - 1)
 
 

@@ -1,4 +1,4 @@
-"""Tokens to evaluate on: the same ones at every length, and documents that are long enough."""
+"""Evaluation sets: the same tokens at every length, and documents of a minimum length."""
 
 from collections.abc import Iterator, Sequence
 from math import lcm
@@ -15,12 +15,12 @@ class SameTokens:
     """The same targets at several lengths, each scored once, so that lengths can be compared.
 
     At each length the windows are contiguous and their targets are the tokens 1 to `count` of the
-    source: only how much stands before a target differs.
+    source: only the amount of context before a target differs.
 
     Args:
-        source: The tokens.
-        lengths: The lengths to compare.
-        at_most: A bound on the number of targets. It is rounded down to a multiple of all lengths.
+        source: the tokens.
+        lengths: the lengths to compare.
+        at_most: upper bound on the number of targets, rounded down to a multiple of all lengths.
 
     >>> from scale_invariant_attention.data import standard_library
     >>> tokens = SameTokens(standard_library("validation"), (256, 1024), at_most=10_000)
@@ -36,22 +36,22 @@ class SameTokens:
         if not lengths or min(lengths) < 1:
             raise ValueError(f"lengths must be one or more, each at least 1, got {list(lengths)}")
         multiple = lcm(*lengths)
-        there = len(source) - 1
-        wanted = there if at_most is None else min(at_most, there)
+        available = len(source) - 1
+        targets = available if at_most is None else min(at_most, available)
         self.source = source
         self.lengths = tuple(lengths)
-        self.count = wanted // multiple * multiple
+        self.count = targets // multiple * multiple
         if self.count < 1:
             raise ValueError(
                 f"lengths {list(lengths)} need a multiple of {multiple} targets, and there are "
-                f"{wanted}: the source has {there}, and at_most is {at_most}; take lengths that "
-                f"divide each other, shorter ones or more tokens"
+                f"{targets}: the source has {available}, and at_most is {at_most}; choose lengths "
+                f"that divide each other, shorter lengths or more tokens"
             )
 
     def batches(self, length: int, *, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs and targets, int64 `[batch_size, length]`, the last batch with what is left.
+        """Inputs and targets, int64 `[batch_size, length]`, the last batch with the remainder.
 
-        Several processes share the work by `itertools.islice(batches, rank, None, ranks)`.
+        Several processes can share the work: `itertools.islice(batches, rank, None, ranks)`.
         """
         if length not in self.lengths:
             raise ValueError(f"length must be one of {list(self.lengths)}, got {length}")
@@ -62,7 +62,7 @@ class SameTokens:
 def spread_windows(source: TokenSource, length: int, count: int) -> Tensor:
     """`count` windows of `length` tokens, evenly spaced over the source, int64 `[count, length]`.
 
-    They may overlap where the source is short.
+    They overlap if the source is short.
 
     >>> from scale_invariant_attention.data import standard_library
     >>> spread_windows(standard_library("validation"), length=1000, count=3).shape
@@ -79,7 +79,7 @@ def spread_windows(source: TokenSource, length: int, count: int) -> Tensor:
 
 
 def documents(source: TokenSource, *, at_least: int = 1) -> Iterator[TokenArray]:
-    """The documents of at least so many tokens, each with the token that starts it.
+    """Documents of at least `at_least` tokens, each with the token that starts it.
 
     >>> from scale_invariant_attention.data import standard_library
     >>> longest = max(documents(standard_library("validation"), at_least=10_000), key=len)
@@ -91,7 +91,7 @@ def documents(source: TokenSource, *, at_least: int = 1) -> Iterator[TokenArray]
 
 
 def document_spans(source: TokenSource, *, at_least: int = 1) -> NDArray[np.int64]:
-    """Start and end of each document of at least so many tokens, `[documents, 2]`."""
+    """Start and end of each document of at least `at_least` tokens, `[documents, 2]`."""
     starts = source.document_starts
     spans = np.stack([starts, np.append(starts[1:], len(source))], axis=1)
     long_enough: NDArray[np.int64] = spans[spans[:, 1] - spans[:, 0] >= at_least]
@@ -103,8 +103,8 @@ def document_batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Inputs and targets from the start of every document of at least `length + 1` tokens.
 
-    Int64 `[batch_size, length]`, the last batch with what is left: what a model sees at position `p`
-    is then the first `p` tokens of one document and nothing else.
+    Int64 `[batch_size, length]`, the last batch with the remainder. At position `p` a model has then
+    seen the first `p` tokens of one document and nothing else.
     """
     spans = document_spans(source, at_least=length + 1)
     if not len(spans):

@@ -1,8 +1,11 @@
-"""Fetches published token shards over HTTPS: what was broken off goes on, and only whole shards stay."""
+"""Downloads published token shards over HTTPS, resumes interrupted ones, and keeps only whole shards.
+
+`huggingface_hub` is not used: it discards what an interrupted run has downloaded, needs the hub's
+metadata, so that no other server can be named, and appends whatever range a server sends.
+"""
 
 import http.client
 import re
-import ssl
 import time
 import urllib.error
 import urllib.parse
@@ -16,12 +19,12 @@ from .shards import ShardError, read_shard
 
 HUB = "https://huggingface.co/datasets"
 
-# A connection that is silent for so many seconds is given up.
+# Seconds after which a silent connection is given up.
 TIMEOUT = 60.0
 
 _PIECE = 2**20
-# Errors of the server that may pass; all others below 500 will not.
-_PASSING = frozenset({408, 425, 429})
+# Errors below 500 that may pass; no other does.
+_TRANSIENT = frozenset({408, 425, 429})
 _NETWORK = (OSError, http.client.HTTPException)
 
 Progress = Callable[[str, int, int | None], None]
@@ -37,19 +40,19 @@ class Published:
 
     @property
     def url(self) -> str:
-        """The address that file names are put after."""
+        """The address to which file names are appended."""
         return f"{HUB}/{self.repository}/resolve/main"
 
     def names(self, shards: int) -> list[str]:
-        """The validation shard and the first `shards` for training.
+        """The validation shard and the first `shards` training shards.
 
         >>> PUBLISHED["fineweb10B"].names(1)
         ['fineweb_val_000000.bin', 'fineweb_train_000001.bin']
         """
         if not 0 <= shards <= self.train_shards:
             raise ValueError(f"shards must be from 0 to {self.train_shards}, got {shards}")
-        trained = [f"fineweb_train_{number:06}.bin" for number in range(1, shards + 1)]
-        return ["fineweb_val_000000.bin", *trained]
+        training = [f"fineweb_train_{number:06}.bin" for number in range(1, shards + 1)]
+        return ["fineweb_val_000000.bin", *training]
 
 
 PUBLISHED = {
@@ -59,11 +62,11 @@ PUBLISHED = {
 
 
 class FetchError(RuntimeError):
-    """A file that could not be fetched; the message tells from where and why."""
+    """A file could not be downloaded; the message says from where and why."""
 
 
-class _Interrupted(Exception):  # noqa: N818  it is no error as long as there is another attempt
-    """An attempt that ended early, and may go on."""
+class _Interrupted(Exception):  # noqa: N818  not an error while there is another attempt
+    """An attempt ended early and may be resumed."""
 
 
 def fetch_shards(
@@ -77,17 +80,17 @@ def fetch_shards(
     progress: Progress = lambda *_: None,
     notice: Notice = lambda _: None,
 ) -> list[Path]:
-    """Fetch published shards into a folder; those that are there and whole stay as they are.
+    """Download published shards into a folder; whole shards in it are kept as they are.
 
     Args:
         name: "fineweb10B" or "fineweb100B".
-        folder: Where to put them; made if it is missing.
-        shards: How many of those for training, besides the one for validation.
-        base_url: Where the files are, if not on the hub.
-        attempts: How often in a row a file may be tried without a byte gained.
-        pause: Seconds before the second attempt; doubled for each one after.
-        progress: Called with the file's name, the bytes that are there, and all, if that is known.
-        notice: Called with a sentence for whoever watches, about retries and the like.
+        folder: where to put them; created if missing.
+        shards: how many training shards, in addition to the one for validation.
+        base_url: where the files are, if not on the hub.
+        attempts: how many attempts in a row may fail to gain a byte of a file.
+        pause: seconds before the second attempt, doubled before each later one.
+        progress: called with the file's name, the bytes downloaded, and the total if known.
+        notice: called with a sentence for the user about retries and the like.
     """
     if name not in PUBLISHED:
         raise ValueError(f"name must be one of {', '.join(PUBLISHED)}, got {name!r}")
@@ -99,48 +102,40 @@ def fetch_shards(
     paths = [folder / file for file in published.names(shards)]
     folder.mkdir(parents=True, exist_ok=True)
     for path in paths:
-        fetch_shard(
-            f"{base}/{path.name}",
-            path,
-            attempts=attempts,
-            pause=pause,
-            progress=progress,
-            notice=notice,
-        )
+        if _is_whole(path, notice):
+            size = path.stat().st_size
+            progress(path.name, size, size)
+        else:
+            _fetch(f"{base}/{path.name}", path, attempts, pause, progress, notice)
     return paths
 
 
-def fetch_shard(
-    url: str,
-    path: Path,
-    *,
-    attempts: int = 5,
-    pause: float = 1.0,
-    progress: Progress = lambda *_: None,
-    notice: Notice = lambda _: None,
+def _is_whole(path: Path, notice: Notice) -> bool:
+    if not path.exists():
+        return False
+    try:
+        read_shard(path)
+    except ShardError as fault:
+        notice(f"Fetching again: {fault}")
+        return False
+    return True
+
+
+def _fetch(
+    url: str, path: Path, attempts: int, pause: float, progress: Progress, notice: Notice
 ) -> None:
-    """Fetch one shard, unless it is there and whole; see :func:`fetch_shards`."""
-    if path.exists():
-        try:
-            read_shard(path)
-        except ShardError as fault:
-            notice(f"Fetching again: {fault}")
-        else:
-            size = path.stat().st_size
-            progress(path.name, size, size)
-            return
     failed = 0
     while True:
-        before = _grown(path)
+        before = _downloaded(path)
         try:
             _attempt(url, path, progress)
             break
         except _Interrupted as problem:
-            failed = 1 if _grown(path) > before else failed + 1
+            failed = 1 if _downloaded(path) > before else failed + 1
             if failed >= attempts:
                 raise FetchError(
-                    f"{url} could not be fetched in {attempts} attempts: {problem}. Run the same "
-                    f"command again to go on. If this machine has no network, fetch the file on "
+                    f"{url} could not be fetched in {attempts} attempts: {problem}. Rerun the "
+                    f"same command to resume. If this machine has no network, download the file on "
                     f"another and copy it to {path}"
                 ) from problem
             wait = pause * 2 ** (failed - 1)
@@ -150,8 +145,8 @@ def fetch_shard(
 
 
 def _attempt(url: str, path: Path, progress: Progress) -> None:
-    """Go on with the partial file until it is a whole shard, or raise `_Interrupted`."""
-    partial, start = growing_path(path), _grown(path)
+    """Resume the partial file until it is a whole shard, or raise `_Interrupted`."""
+    partial, start = growing_path(path), _downloaded(path)
     headers = {"User-Agent": "scale-invariant-attention"}
     if start:
         headers["Range"] = f"bytes={start}-"
@@ -162,7 +157,7 @@ def _attempt(url: str, path: Path, progress: Progress) -> None:
         with refusal:
             if refusal.code != 416:
                 raise _refused(url, refusal) from refusal
-        # There is nothing behind what is here: it is all there is, or too much.
+        # The server has no more bytes: the partial file is complete, or too long.
         _verify(partial)
         return
     except _NETWORK as problem:
@@ -185,7 +180,7 @@ def _attempt(url: str, path: Path, progress: Progress) -> None:
 
 
 def _received(response: http.client.HTTPResponse) -> bytes:
-    # Only this, and not writing to a full disk, is the network's fault.
+    # Only reading may fail because of the network; a full disk must not look like it.
     try:
         return response.read1(_PIECE)
     except _NETWORK as problem:
@@ -193,7 +188,7 @@ def _received(response: http.client.HTTPResponse) -> bytes:
 
 
 def _first_byte(response: http.client.HTTPResponse, asked: int) -> int:
-    """Where in the file the response begins."""
+    """The offset in the file at which the response begins."""
     if response.status != http.client.PARTIAL_CONTENT:
         return 0
     sent = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
@@ -206,14 +201,16 @@ def _verify(partial: Path) -> None:
     try:
         read_shard(partial)
     except ShardError as fault:
-        # Nothing can be added that would make it whole.
+        # No further bytes could make it whole.
         partial.unlink()
-        raise _Interrupted(f"what was sent is no whole shard ({fault})") from fault
+        raise _Interrupted(
+            f"the server sent something that is not a whole shard ({fault})"
+        ) from fault
 
 
 def _refused(url: str, refusal: urllib.error.HTTPError) -> Exception:
     answer = f"the server answers {refusal.code} {refusal.reason}"
-    if refusal.code in _PASSING or refusal.code >= 500:
+    if refusal.code in _TRANSIENT or refusal.code >= 500:
         return _Interrupted(answer)
     return FetchError(f"{url} cannot be fetched: {answer}; check the address and the file's name")
 
@@ -221,11 +218,9 @@ def _refused(url: str, refusal: urllib.error.HTTPError) -> Exception:
 def _reason(problem: BaseException) -> str:
     if isinstance(problem, urllib.error.URLError):
         return str(problem.reason)
-    if isinstance(problem, ssl.SSLError):
-        return problem.reason or str(problem)
     return str(problem) or type(problem).__name__
 
 
-def _grown(path: Path) -> int:
+def _downloaded(path: Path) -> int:
     partial = growing_path(path)
     return partial.stat().st_size if partial.exists() else 0

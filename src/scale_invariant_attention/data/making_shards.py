@@ -1,8 +1,8 @@
-"""From documents to token shards, in a run that may be broken off at any moment and goes on.
+"""Makes token shards of documents, in a run that can be interrupted at any moment and resumed.
 
-Shards grow under a `.partial` name. Every so often what has grown is forced to the disk, and then
-`shards.json` notes how many documents are in it and how far each shard has come: whatever is beyond the
-note is cut off and made again. So the shards are the same bytes, however often the run was broken off.
+Shards grow under a `.partial` name. From time to time they are synced, and then `shards.json` records
+how many documents they hold and how long each shard is; a resumed run truncates them to that. So the
+shards are the same bytes, however often the run was interrupted.
 """
 
 import json
@@ -10,9 +10,10 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from ..files import clear_partial, finish_growing, growing_path, replace_file
+from .document_sources import DocumentSource
 from .encoding import Encoding, encode_documents
 from .shards import (
     HEADER_BYTES,
@@ -24,30 +25,17 @@ from .shards import (
     read_record,
     read_shard,
 )
-from .tokens import SPLITS, Split, TokenArray, check_share, side
+from .tokens import SPLITS, Split, TokenArray, assign_split, check_share
 
 SHARD_TOKENS = 100_000_000
 
-# Documents are encoded together in batches of so many, or so many bytes if these are reached first.
+# Documents are encoded in batches of at most so many documents, and about so many bytes.
 _BATCH_DOCUMENTS, _BATCH_BYTES = 256, 2**22
 
 
-class DocumentSource(Protocol):
-    """Documents in a fixed order, which can be taken up in the middle."""
-
-    @property
-    def identity(self) -> str:
-        """Tells this source from others, so that shards of two are not mixed."""
-        ...
-
-    def documents(self, skip: int = 0) -> Iterator[tuple[str, bytes]]:
-        """Name and UTF-8 text of each document, after the first `skip`."""
-        ...
-
-
 @dataclass(frozen=True)
-class Made:
-    """How far the shards are: documents read, tokens written and shards begun on each side."""
+class ShardProgress:
+    """Documents read so far, and tokens written and shards begun per split."""
 
     documents: int
     tokens: dict[Split, int]
@@ -72,19 +60,19 @@ def make_shards(
     validation: float = 0.1,
     shard_tokens: int = SHARD_TOKENS,
     save_every: int = 5_000_000,
-    progress: Callable[[Made], None] = lambda _: None,
-) -> Made:
-    """Make the shards of a source in a folder, or go on where an earlier run was broken off.
+    progress: Callable[[ShardProgress], None] = lambda _: None,
+) -> ShardProgress:
+    """Make the shards of a source in a folder, or resume an interrupted run.
 
     Args:
-        source: The documents, such as :class:`TextFiles` or :class:`HubDataset`.
-        folder: Where the shards and their record go; made if it is missing.
-        encoding: How documents become tokens.
-        validation: The share of documents held out, by a hash of their text: equal ones are on the
-            same side.
-        shard_tokens: Tokens in a shard; the last one of each side has what is left.
-        save_every: After so many tokens progress is saved.
-        progress: Called after every batch of documents.
+        source: the documents, such as :class:`TextFiles` or :class:`HubDataset`.
+        folder: for the shards and their record; created if missing.
+        encoding: turns documents into tokens.
+        validation: fraction of the documents that is held out, by a hash of their text: equal
+            documents are in the same split.
+        shard_tokens: tokens per shard; the last one of each split has the remainder.
+        save_every: progress is saved after this many tokens.
+        progress: called after every batch of documents.
     """
     folder = Path(folder)
     settings = {
@@ -99,7 +87,7 @@ def make_shards(
     _check(settings)
     folder.mkdir(parents=True, exist_ok=True)
     clear_partial(folder, RECORD)
-    record = _continued(folder, settings)
+    record = _resumed(folder, settings)
     encoding.keep(folder)
     saved = record.made()
     progress(saved)
@@ -109,9 +97,9 @@ def make_shards(
         for batch in _batched(source.documents(record.documents)):
             texts = [text for _, text in batch]
             for text, tokens in zip(texts, encode_documents(encoding, batch), strict=True):
-                # An empty document would be a boundary with nothing behind it.
+                # An empty document would be a boundary with nothing after it.
                 if text:
-                    record.shards[side(text, validation)].append(tokens)
+                    record.shards[assign_split(text, validation)].append(tokens)
             record.documents += len(batch)
             made = record.made()
             if sum(made.tokens.values()) - sum(saved.tokens.values()) >= save_every:
@@ -126,7 +114,7 @@ def make_shards(
 
 @dataclass
 class _GrowingShards:
-    """The shards of one side: `number` are whole, and the next one has `count` tokens so far."""
+    """The shards of one split: `number` are whole, and the next one has `count` tokens so far."""
 
     folder: Path
     split: Split
@@ -144,18 +132,18 @@ class _GrowingShards:
         return shard_path(self.folder, self.split, self.number)
 
     def reopen(self) -> None:
-        """Take up what was saved: verify whole shards, and cut the growing one to what is known."""
+        """Resume: verify whole shards, and truncate the growing one to its recorded length."""
         for number in range(self.number):
             _verify(shard_path(self.folder, self.split, number), self.shard_tokens)
         if not self.count:
             return
         partial, size = growing_path(self._path), HEADER_BYTES + 2 * self.count
-        # It may have become whole after the last save.
+        # It may have been finished after the last save.
         if not partial.exists() and self._path.exists():
             self._path.replace(partial)
         if not partial.exists() or partial.stat().st_size < size:
             raise ShardError(
-                f"{partial} has not the {self.count} tokens that {RECORD} tells of; delete "
+                f"{partial} does not have the {self.count} tokens that {RECORD} records; delete "
                 f"{str(self.folder)!r} and start again"
             )
         self._file = partial.open("r+b")
@@ -166,12 +154,12 @@ class _GrowingShards:
         while len(tokens):
             if self._file is None:
                 self._file = growing_path(self._path).open("wb")
-                # Until it is whole it has no valid header.
+                # It gets a valid header when it is finished.
                 self._file.write(bytes(HEADER_BYTES))
-            now = tokens[: self.shard_tokens - self.count]
-            self._file.write(now.astype("<u2").tobytes())
-            self.count += len(now)
-            tokens = tokens[len(now) :]
+            fitting = tokens[: self.shard_tokens - self.count]
+            self._file.write(fitting.astype("<u2").tobytes())
+            self.count += len(fitting)
+            tokens = tokens[len(fitting) :]
             if self.count == self.shard_tokens:
                 self.finish()
 
@@ -196,14 +184,14 @@ class _GrowingShards:
 
 @dataclass
 class _Record:
-    """What `shards.json` notes, and the shards that it is about."""
+    """The content of `shards.json`, and the growing shards it describes."""
 
     folder: Path
     settings: dict[str, Any]
     shards: dict[Split, _GrowingShards]
     documents: int = 0
     complete: bool = False
-    final: Made | None = None
+    final: ShardProgress | None = None
 
     def __enter__(self) -> None:
         for shards in self.shards.values():
@@ -213,10 +201,10 @@ class _Record:
         for shards in self.shards.values():
             shards.close()
 
-    def made(self) -> Made:
+    def made(self) -> ShardProgress:
         if self.final is not None:
             return self.final
-        return Made(
+        return ShardProgress(
             self.documents,
             {split: shards.tokens for split, shards in self.shards.items()},
             {split: shards.number + bool(shards.count) for split, shards in self.shards.items()},
@@ -226,12 +214,12 @@ class _Record:
         for shards in self.shards.values():
             shards.sync()
         made = self.made()
-        noted = self.settings | {
+        contents = self.settings | {
             "documents": self.documents,
             "tokens": made.tokens,
             "complete": self.complete,
         }
-        replace_file(self.folder / RECORD, f"{json.dumps(noted, indent=2)}\n".encode())
+        replace_file(self.folder / RECORD, f"{json.dumps(contents, indent=2)}\n".encode())
 
     def finish(self) -> None:
         self.final = self.made()
@@ -241,34 +229,34 @@ class _Record:
         self.save()
 
 
-def _continued(folder: Path, settings: dict[str, Any]) -> _Record:
-    """The record of an earlier run with these settings, or a new one."""
+def _resumed(folder: Path, settings: dict[str, Any]) -> _Record:
+    """The record of an earlier run with the same settings, or a new one."""
     shard_tokens = settings["shard_tokens"]
     shards = {split: _GrowingShards(folder, split, shard_tokens) for split in SPLITS}
     record = _Record(folder, settings, shards)
-    noted = read_record(folder)
-    there = sorted(folder.glob("*.bin"))
-    if noted is None and there:
+    earlier = read_record(folder)
+    shard_files = sorted(folder.glob("*.bin"))
+    if earlier is None and shard_files:
         raise ValueError(
-            f"{str(folder)!r} has shards of another origin, such as {there[0].name}; take another "
-            f"folder"
+            f"{str(folder)!r} has shards of another origin, such as {shard_files[0].name}; choose "
+            f"another folder"
         )
-    if noted is None or not noted["documents"]:
-        # An earlier run may have ended before its first save, and with other settings.
+    if earlier is None or not earlier["documents"]:
+        # An earlier run, perhaps with other settings, may have ended before its first save.
         for path in folder.glob("tokens_*.bin*"):
             path.unlink()
-        # From here on the folder is known to be unfinished.
+        # From now on the record says that the folder is unfinished.
         record.save()
         return record
     for name, value in settings.items():
-        if noted.get(name) != value:
+        if earlier.get(name) != value:
             raise ValueError(
-                f"{str(folder)!r} has shards made with {name} {noted.get(name)!r}, and now it is "
-                f"{value!r}; take another folder, or delete this one"
+                f"{str(folder)!r} has shards made with {name} {earlier.get(name)!r}, and now it is "
+                f"{value!r}; choose another folder, or delete this one"
             )
-    record.documents, record.complete = noted["documents"], noted["complete"]
+    record.documents, record.complete = earlier["documents"], earlier["complete"]
     for split, one in shards.items():
-        one.number, one.count = divmod(noted["tokens"][split], shard_tokens)
+        one.number, one.count = divmod(earlier["tokens"][split], shard_tokens)
     if record.complete:
         record.final = record.made()
         for split, one in shards.items():
@@ -282,7 +270,7 @@ def _continued(folder: Path, settings: dict[str, Any]) -> _Record:
 def _verify(path: Path, count: int) -> None:
     if not path.exists() or len(read_shard(path)) != count:
         raise ShardError(
-            f"{path} is not the shard that {RECORD} tells of; delete {str(path.parent)!r} and "
+            f"{path} is not the shard that {RECORD} records; delete {str(path.parent)!r} and "
             f"start again"
         )
 
@@ -304,7 +292,7 @@ def _check(settings: dict[str, Any]) -> None:
     if settings["vocab_size"] > LARGEST_VOCABULARY:
         raise ValueError(
             f"shards hold tokens below {LARGEST_VOCABULARY}, and the encoding "
-            f"{settings['encoding']!r} has {settings['vocab_size']}; take one with fewer"
+            f"{settings['encoding']!r} has {settings['vocab_size']}; choose one with fewer"
         )
     if not 1 <= settings["shard_tokens"] <= LARGEST_COUNT:
         raise ValueError(

@@ -1,8 +1,8 @@
-"""Needles in a haystack: sentences hidden in real text, and the answer that tells what they said.
+"""Needles in a haystack: sentences hidden in real text, and the answer that repeats what they said.
 
-A sequence is text with needles at random places, a separator or a question, the answer, and the token
-that ends it; all of that together has exactly the length that was asked for. Needles are inserted
-between tokens, as tokens: none is cut, and nothing of the text lands inside one.
+A sequence is text with needles at random positions, a separator or a question, the answer, and the
+token that ends it, together of exactly the requested length. Needles are inserted between tokens, as
+tokens: none is cut, and no text lands inside one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from .encoding import Encoding
 from .tasks import NOT_SCORED
 from .tokens import TokenSource
 
-# Large cities of all continents, of one word each, so that none is part of another.
+# Large cities of all continents, one word each, none part of another.
 CITIES = (
     *("Accra", "Ankara", "Athens", "Bangkok", "Beijing", "Berlin", "Bogota", "Boston", "Brussels"),
     *("Cairo", "Chicago", "Dakar", "Delhi", "Dhaka", "Dublin", "Geneva", "Hanoi", "Havana"),
@@ -35,25 +35,25 @@ ORDERS = ("place", "alphabet")
 
 @dataclass(frozen=True)
 class NeedleFormat:
-    """What needles, question and answer look like.
+    """Wording and number of needles, and the form of question and answer.
 
-    The paper gives the sentence, the three needles, the seven digits and the form of the answer; the
-    rest is not in it, and chosen here.
+    The sentence, the three needles, the seven digits and the form of the answer are the paper's; the
+    rest is chosen here.
 
     Args:
-        cities: what numbers are asked of; every city in a sequence is another one.
-        digits: how many each number has; the first may be 0.
-        needles: how many there are to find.
-        distractors: how many sentences besides speak of other cities and are not to be found.
-        order: of the answer without a question: "place" as the needles stand in the text, or "alphabet".
-        with_question: whether the cities are asked for, in a random order, which is that of the answer.
+        cities: the cities that have numbers; a sequence names each at most once.
+        digits: per number; the first may be 0.
+        needles: number of needles to find.
+        distractors: number of sentences about other cities, which are not asked for.
+        order: of the answer without a question: "place" as in the text, or "alphabet".
+        with_question: whether a question names the cities, in the random order of the answer.
         sentence: of a needle.
-        distractor: of a distractor. It must differ from `sentence`, unless there is a question to tell
-            which cities are meant.
-        separator: between the text and the answer, if there is no question.
-        question: in its place, if there is one.
-        entry: of the answer, one a needle.
-        between: entries.
+        distractor: of a distractor. It must differ from `sentence`, unless a question says which cities
+            are meant.
+        separator: between text and answer, without a question.
+        question: between text and answer, with a question.
+        entry: of the answer, one per needle.
+        between: separates entries.
     """
 
     cities: Sequence[str] = CITIES
@@ -79,10 +79,10 @@ class NeedleFormat:
         for name in ("sentence", "distractor", "entry"):
             _check_fields(name, getattr(self, name), {"city", "number"})
         _check_fields("question", self.question, {"cities"})
-        wanted = self.needles + self.distractors
-        if len(set(self.cities)) < max(wanted, len(self.cities)):
+        count = self.needles + self.distractors
+        if len(set(self.cities)) < max(count, len(self.cities)):
             raise ValueError(
-                f"cities must be at least {wanted}, each another, got {len(self.cities)}, of which "
+                f"cities must be at least {count}, all different, got {len(self.cities)}, of which "
                 f"{len(set(self.cities))} differ"
             )
         for city in self.cities:
@@ -92,19 +92,19 @@ class NeedleFormat:
                 or any(city in other for other in self.cities if other != city)
             ):
                 raise ValueError(
-                    f"cities must be words without {self.between!r}, none a part of another, got "
+                    f"cities must be words without {self.between!r}, none part of another, got "
                     f"{city!r}"
                 )
         if self.distractors and not self.with_question and self.distractor == self.sentence:
             raise ValueError(
-                "distractor must differ from sentence without a question, or nobody could tell which "
-                "to find; set with_question or another distractor"
+                "distractor must differ from sentence without a question, or needles could not be told "
+                "from distractors; set with_question or another distractor"
             )
 
 
 @dataclass(frozen=True)
 class Needle:
-    """A needle of an example: what it says, and where its sentence and its part of the answer stand."""
+    """A needle of an example: city, number, and the spans of its sentence and its answer entry."""
 
     city: str
     number: str
@@ -124,13 +124,13 @@ class NeedleExample:
     needles: tuple[Needle, ...]
 
     def depth(self, needle: Needle) -> float:
-        """Where a needle starts, from 0 at the start of the sequence to 1 at the answer."""
+        """Relative depth of a needle, from 0 at the start of the sequence to 1 at the answer."""
         return needle.span[0] / self.answer_start
 
 
 @dataclass(frozen=True, eq=False)
 class NeedleTask:
-    """Examples of any length, the same for the same seed, length and number, whatever the model.
+    """Examples of any length, determined by seed, length and number.
 
     >>> from scale_invariant_attention.data import get_encoding, standard_library
     >>> task = NeedleTask(standard_library("validation"), get_encoding("bytes"))
@@ -149,14 +149,14 @@ class NeedleTask:
     def __post_init__(self) -> None:
         if self.haystack.vocab_size > self.encoding.vocab_size:
             raise ValueError(
-                f"encoding must be that of the haystack, which has {self.haystack.vocab_size} tokens, "
+                f"encoding must be the haystack's, which has {self.haystack.vocab_size} tokens, "
                 f"got {self.encoding.name!r} with {self.encoding.vocab_size}"
             )
 
     def example(self, length: int, number: int) -> NeedleExample:
-        """The example of a number, with exactly `length` tokens, the answer and its end included."""
-        chance = np.random.default_rng([self.seed, length, number])
-        chosen = self._choose(chance)
+        """Example `number`, of exactly `length` tokens, the answer and its end included."""
+        rng = np.random.default_rng([self.seed, length, number])
+        chosen = self._choose(rng)
         needles, distractors = chosen[: self.format.needles], chosen[self.format.needles :]
         sentences = self._encode(
             [self.format.sentence.format(city=city, number=digits) for city, digits in needles]
@@ -165,9 +165,9 @@ class NeedleTask:
                 for city, digits in distractors
             ]
         )
-        # In the order in which they will stand, which is random already.
-        places = chance.permutation(len(sentences))
-        answered = self._in_answer_order(needles, places, chance)
+        # The order of the sentences in the text.
+        text_order = rng.permutation(len(sentences))
+        answered = self._in_answer_order(needles, text_order, rng)
         ending, entry_spans = self._ending([needles[which] for which in answered])
         room = length - len(ending) - sum(map(len, sentences))
         if room < 0:
@@ -175,17 +175,17 @@ class NeedleTask:
                 f"length must be at least {length - room} for these needles and their answer, got "
                 f"{length}"
             )
-        text = self._text(room, chance)
-        cuts = np.sort(chance.integers(0, room + 1, len(sentences)))
-        body, spans = _inserted(text, [sentences[which] for which in places], cuts)
+        text = self._text(room, rng)
+        cuts = np.sort(rng.integers(0, room + 1, len(sentences)))
+        body, spans = _inserted(text, [sentences[which] for which in text_order], cuts)
         tokens = np.concatenate([body, ending])
-        span_of = {int(which): span for which, span in zip(places, spans, strict=True)}
+        span_of = {int(which): span for which, span in zip(text_order, spans, strict=True)}
         first = len(body)
-        found = tuple(
+        placed = tuple(
             Needle(*needles[which], span_of[which], (first + start, first + stop))
             for which, (start, stop) in zip(answered, entry_spans, strict=True)
         )
-        example = NeedleExample(tokens, first + entry_spans[0][0], found)
+        example = NeedleExample(tokens, first + entry_spans[0][0], placed)
         self._check(example, length, sentences, answered)
         return example
 
@@ -198,11 +198,11 @@ class NeedleTask:
             target[: row.answer_start - 1] = NOT_SCORED
         return tokens[:, :-1], targets
 
-    def _choose(self, chance: np.random.Generator) -> list[tuple[str, str]]:
+    def _choose(self, rng: np.random.Generator) -> list[tuple[str, str]]:
         """Cities with their numbers, needles first."""
         count = self.format.needles + self.format.distractors
-        cities = chance.choice(len(self.format.cities), count, replace=False)
-        numbers = chance.integers(0, 10, (count, self.format.digits))
+        cities = rng.choice(len(self.format.cities), count, replace=False)
+        numbers = rng.integers(0, 10, (count, self.format.digits))
         return [
             (self.format.cities[city], "".join(map(str, digits)))
             for city, digits in zip(cities.tolist(), numbers.tolist(), strict=True)
@@ -211,20 +211,20 @@ class NeedleTask:
     def _in_answer_order(
         self,
         needles: Sequence[tuple[str, str]],
-        places: NDArray[np.int64],
-        chance: np.random.Generator,
+        text_order: NDArray[np.int64],
+        rng: np.random.Generator,
     ) -> list[int]:
-        """Which needle comes first in the answer, which second."""
+        """Indices of the needles in the order of the answer."""
         if self.format.with_question:
-            return [int(which) for which in chance.permutation(len(needles))]
+            return [int(which) for which in rng.permutation(len(needles))]
         if self.format.order == "alphabet":
             return sorted(range(len(needles)), key=lambda which: needles[which][0])
-        return [int(which) for which in places if which < len(needles)]
+        return [int(which) for which in text_order if which < len(needles)]
 
     def _ending(
         self, needles: Sequence[tuple[str, str]]
     ) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
-        """Separator or question, answer and end; and where the entries of the answer stand in it."""
+        """Separator or question, answer and end token, and the spans of the entries in it."""
         cities = ", ".join(city for city, _ in needles)
         opening = (
             self.format.question.format(cities=cities)
@@ -234,8 +234,8 @@ class NeedleTask:
         entries = [self.format.entry.format(city=city, number=number) for city, number in needles]
         first, between, *encoded = self._encode([opening, self.format.between, *entries])
         parts, spans, stop = [first], [], len(first)
-        for place, entry in enumerate(encoded):
-            if place:
+        for number, entry in enumerate(encoded):
+            if number:
                 parts.append(between)
                 stop += len(between)
             parts.append(entry)
@@ -244,14 +244,14 @@ class NeedleTask:
         parts.append(np.array([self.encoding.document_start], np.int64))
         return np.concatenate(parts), spans
 
-    def _text(self, count: int, chance: np.random.Generator) -> NDArray[np.int64]:
-        """Tokens of the haystack from a random place on."""
+    def _text(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Tokens of the haystack from a random position on."""
         if count > len(self.haystack):
             raise ValueError(
-                f"length asks for {count} tokens of text, and the haystack has {len(self.haystack)}; "
-                f"take a longer haystack or a shorter length"
+                f"length needs {count} tokens of text, and the haystack has {len(self.haystack)}; "
+                f"use a longer haystack or a shorter length"
             )
-        start = int(chance.integers(0, len(self.haystack) - count + 1))
+        start = int(rng.integers(0, len(self.haystack) - count + 1))
         return self.haystack.read(start, start + count).astype(np.int64)
 
     def _encode(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
@@ -265,7 +265,7 @@ class NeedleTask:
         sentences: Sequence[NDArray[np.int64]],
         answered: Sequence[int],
     ) -> None:
-        """That it is what it says: a needle that was cut or a length that is off would be no test."""
+        """Assert that no needle is cut and the length is right: anything else would test nothing."""
         whole = all(
             np.array_equal(example.tokens[slice(*needle.span)], sentences[which])
             for needle, which in zip(example.needles, answered, strict=True)
@@ -279,7 +279,7 @@ class NeedleTask:
 def _inserted(
     text: NDArray[np.int64], sentences: Sequence[NDArray[np.int64]], cuts: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], Iterator[tuple[int, int]]]:
-    """Text with a sentence at each cut, in ascending order, and where each then stands."""
+    """Text with a sentence inserted at each cut, in ascending order, and the spans of the sentences."""
     parts, spans, before, stop = [], [], 0, 0
     for sentence, cut in zip(sentences, cuts.tolist(), strict=True):
         parts += [text[before:cut], sentence]
@@ -291,10 +291,10 @@ def _inserted(
     return np.concatenate(parts), iter(spans)
 
 
-def _check_fields(name: str, text: str, wanted: set[str]) -> None:
-    found = {
+def _check_fields(name: str, text: str, required: set[str]) -> None:
+    present = {
         field_name for _, field_name, _, _ in Formatter().parse(text) if field_name is not None
     }
-    if found != wanted:
-        fields = " and ".join(f"{{{each}}}" for each in sorted(wanted))
+    if present != required:
+        fields = " and ".join(f"{{{each}}}" for each in sorted(required))
         raise ValueError(f"{name} must have {fields} and nothing else in braces, got {text!r}")

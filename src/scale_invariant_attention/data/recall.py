@@ -1,7 +1,7 @@
-"""Associative recall: pairs of a key and a value in noise, and keys whose values are asked for.
+"""Associative recall, retrieval without language: key-value pairs in noise, and queries for values.
 
-Retrieval without language. A sequence is noise with pairs at random places, then a mark, then queries:
-each a key, behind which its value has to come. All of it together has exactly the length asked for.
+A sequence is noise with pairs at random positions, then a mark, then queries: each a key, followed by
+its value. All of it together has exactly the requested length.
 """
 
 from collections.abc import Sequence
@@ -18,18 +18,18 @@ from .tasks import NOT_SCORED
 
 @dataclass(frozen=True)
 class RecallTask:
-    """Sequences of any length, the same for the same seed, length and number, whatever the model.
+    """Sequences of any length, determined by seed, length and number.
 
-    Tokens are keys, then values, then noise, then the mark; no key is in a sequence twice but for its
-    query. Only the values behind queries are scored.
+    Token ids are keys, then values, then noise, then the mark. A key occurs once in a sequence, and once
+    more if it is queried. Only the values of queries are scored.
 
     Args:
-        keys: how many there are.
-        values: the same.
-        noise: the same.
-        pairs: in a sequence.
-        queries: in a sequence, each of another pair.
-        seed: for other sequences.
+        keys: number of keys.
+        values: number of values.
+        noise: number of noise tokens.
+        pairs: per sequence.
+        queries: per sequence, each for a different pair.
+        seed: selects other sequences.
 
     >>> task = RecallTask(keys=8, values=8, noise=4, pairs=2, queries=1)
     >>> inputs, targets = task.batch(12, [0])
@@ -50,11 +50,11 @@ class RecallTask:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.pairs > self.keys:
             raise ValueError(
-                f"pairs must be at most the {self.keys} keys, each of another one, got {self.pairs}"
+                f"pairs must be at most the {self.keys} keys, one pair per key, got {self.pairs}"
             )
         if self.queries > self.pairs:
             raise ValueError(
-                f"queries must be at most the {self.pairs} pairs, each of another one, got "
+                f"queries must be at most the {self.pairs} pairs, one query per pair, got "
                 f"{self.queries}"
             )
 
@@ -69,28 +69,26 @@ class RecallTask:
         return 2 * self.pairs + 1 + 2 * self.queries
 
     def example(self, length: int, number: int) -> NDArray[np.int64]:
-        """The sequence of a number: `length` tokens."""
+        """Sequence `number`, of `length` tokens."""
         if length < self.shortest:
             raise ValueError(
                 f"length must be at least {self.shortest} for {self.pairs} pairs and {self.queries} "
                 f"queries, got {length}"
             )
-        chance = np.random.default_rng([self.seed, length, number])
-        keys = chance.permutation(self.keys)[: self.pairs]
-        values = self.keys + chance.integers(0, self.values, self.pairs)
+        rng = np.random.default_rng([self.seed, length, number])
+        keys = rng.permutation(self.keys)[: self.pairs]
+        values = self.keys + rng.integers(0, self.values, self.pairs)
         noise = length - self.shortest
-        body = self.keys + self.values + chance.integers(0, self.noise, noise + 2 * self.pairs)
-        # A pair is one thing among the noise: choose which of the things are pairs.
-        places = np.sort(chance.permutation(noise + self.pairs)[: self.pairs]) + np.arange(
-            self.pairs
-        )
-        body[places], body[places + 1] = keys, values
-        asked = chance.permutation(self.pairs)[: self.queries]
+        body = self.keys + self.values + rng.integers(0, self.noise, noise + 2 * self.pairs)
+        # Pairs and noise tokens are items in one row: choose which items are pairs.
+        starts = np.sort(rng.permutation(noise + self.pairs)[: self.pairs]) + np.arange(self.pairs)
+        body[starts], body[starts + 1] = keys, values
+        asked = rng.permutation(self.pairs)[: self.queries]
         queries = np.stack([keys[asked], values[asked]], axis=1).reshape(-1)
         return np.concatenate([body, [self.vocab_size - 1], queries])
 
     def batch(self, length: int, numbers: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Inputs and targets ``[len(numbers), length - 1]``; only values asked for are scored."""
+        """Inputs and targets ``[len(numbers), length - 1]``; only the values of queries are scored."""
         tokens = torch.tensor(np.stack([self.example(length, number) for number in numbers]))
         targets = tokens[:, 1:].clone()
         targets[:, : -2 * self.queries] = NOT_SCORED

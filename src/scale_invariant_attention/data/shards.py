@@ -1,8 +1,9 @@
 """Token shards in the format of llm.c and modded-nanogpt, in which FineWeb is published.
 
 A shard has a header of 256 int32 (magic 20240520, version 1, the number of tokens, zeros) and then the
-tokens as uint16, all little-endian. Before every document stands the token that starts it; shards are
-cut at a number of tokens, in the middle of a document if need be, and are read as one stream.
+tokens as uint16, all little-endian. Every document begins with the token that starts it; shards are cut
+at a number of tokens, even in the middle of a document, and are read as one stream. `shards.json` beside
+the shards that `sia data shards` made records their encoding.
 """
 
 import glob
@@ -25,7 +26,7 @@ from .encoding import (
     Encoding,
     get_encoding,
     may_be_same,
-    noted_document_start,
+    recorded_document_start,
 )
 from .tokens import SPLITS, Split, TokenArray, TokenStream, check_split
 
@@ -37,23 +38,23 @@ LARGEST_VOCABULARY = 2**16
 # GPT-2 has 50,257 tokens; its last one, <|endoftext|>, starts a document.
 GPT2_VOCAB_SIZE, GPT2_DOCUMENT_START = 50257, 50256
 
-# What `sia data shards` notes beside the shards that it makes.
+# The record that `sia data shards` writes beside its shards, and what it must have.
 RECORD = "shards.json"
-_NOTED = frozenset({"vocab_size", "document_start", "documents", "tokens", "complete"})
+_RECORDED = frozenset({"vocab_size", "document_start", "documents", "tokens", "complete"})
 
-_SIDE_IN_NAME = re.compile(r"_(train|val)_\d+\.bin$")
-_SIDES: dict[str, Split] = {"train": "train", "val": "validation"}
+_SPLIT_IN_NAME = re.compile(r"_(train|val)_\d+\.bin$")
+_SPLITS_BY_MARK: dict[str, Split] = {"train": "train", "val": "validation"}
 
 TIKTOKEN = "tiktoken "
-# Published shards have no note, and are GPT-2's.
-UNNOTED = f"{TIKTOKEN}gpt2"
+# Published shards have no record, and are encoded as for GPT-2.
+UNRECORDED = f"{TIKTOKEN}gpt2"
 
 Shard = NDArray[np.uint16]
-Place = str | os.PathLike[str]
+AnyPath = str | os.PathLike[str]
 
 
 class ShardError(ValueError):
-    """A file that is no whole shard; the message names it and tells what is wrong."""
+    """A file is not a whole shard; the message names it and says what is wrong."""
 
 
 def header(count: int) -> bytes:
@@ -63,8 +64,8 @@ def header(count: int) -> bytes:
     return fields.tobytes()
 
 
-def write_shard(path: Place, tokens: TokenArray) -> None:
-    """Write tokens as a shard; a file that is there is replaced, by the whole new one or not at all."""
+def write_shard(path: AnyPath, tokens: TokenArray) -> None:
+    """Write tokens as a shard, replacing an existing file in one step."""
     largest = int(tokens.max(initial=0))
     if largest >= LARGEST_VOCABULARY:
         raise ValueError(f"tokens must be below {LARGEST_VOCABULARY} for a shard, got {largest}")
@@ -75,81 +76,83 @@ def write_shard(path: Place, tokens: TokenArray) -> None:
     replace_file(path, header(len(tokens)), tokens.astype("<u2").tobytes())
 
 
-def read_shard(path: Place) -> Shard:
+def read_shard(path: AnyPath) -> Shard:
     """The tokens of a shard, memory-mapped. Raises :class:`ShardError` unless it is whole."""
     path = Path(path)
     size = path.stat().st_size
     if size < HEADER_BYTES:
         raise ShardError(
-            f"{path} is no shard: it has {size} bytes, and the header alone has {HEADER_BYTES}"
+            f"{path} is not a shard: it has {size} bytes, and the header alone has {HEADER_BYTES}"
         )
     with path.open("rb") as file:
         magic, version, count = np.frombuffer(file.read(12), "<i4").tolist()
     if magic != MAGIC:
-        raise ShardError(f"{path} is no shard: it begins with {magic}, not with {MAGIC}")
+        raise ShardError(f"{path} is not a shard: it begins with {magic}, not with {MAGIC}")
     if version != VERSION:
-        raise ShardError(f"{path} is a shard of version {version}; only version {VERSION} is known")
+        raise ShardError(
+            f"{path} is a shard of version {version}; only version {VERSION} is supported"
+        )
     if count <= 0:
-        raise ShardError(f"{path} is an empty shard: its header tells of {count} tokens")
+        raise ShardError(f"{path} is an empty shard: its header announces {count} tokens")
     expected = HEADER_BYTES + 2 * count
     if size != expected:
         fault = "is truncated" if size < expected else "has too many bytes"
         raise ShardError(
-            f"{path} {fault}: its header tells of {count} tokens, so {expected} bytes, and it has "
+            f"{path} {fault}: its header announces {count} tokens, so {expected} bytes, and it has "
             f"{size}; fetch or make it again"
         )
     return np.memmap(path, "<u2", mode="r", offset=HEADER_BYTES, shape=(count,))
 
 
-def check_shard(path: Place, vocab_size: int = GPT2_VOCAB_SIZE) -> Shard:
-    """Like :func:`read_shard`, and raises if a token is not in the vocabulary, which takes a scan."""
+def check_shard(path: AnyPath, vocab_size: int = GPT2_VOCAB_SIZE) -> Shard:
+    """Like :func:`read_shard`, and scan all tokens for any that is not in the vocabulary."""
     tokens = read_shard(path)
     piece = 2**24
     for start in range(0, len(tokens), piece):
         wrong = np.flatnonzero(tokens[start : start + piece] >= vocab_size)
         if len(wrong):
-            place = start + int(wrong[0])
+            index = start + int(wrong[0])
             raise ShardError(
-                f"{path} has the token {tokens[place]} at place {place}, and the vocabulary ends "
+                f"{path} has the token {tokens[index]} at index {index}, and the vocabulary ends "
                 f"at {vocab_size - 1}"
             )
     return tokens
 
 
-def find_shards(where: Place | Iterable[Place], split: str | None = None) -> list[Path]:
-    """The files of a split, in order: from files, folders (all `*.bin` in them) and patterns.
+def find_shards(where: AnyPath | Iterable[AnyPath], split: str | None = None) -> list[Path]:
+    """Find the shards of a split, in order, in files, folders (all `*.bin` in them) and patterns.
 
     Args:
-        where: One or several, taken in this order; what a folder or pattern has is sorted by name.
-        split: "train" or "validation" takes the files that have `_train_` or `_val_` and a number at
-            the end of their names; None takes all.
+        where: one or several, in this order; matches in a folder or of a pattern are sorted by name.
+        split: "train" or "validation" selects files whose names end in `_train_` or `_val_` and a
+            number; None selects all.
     """
     check_split(split)
-    places = [where] if isinstance(where, str | os.PathLike) else list(where)
-    found = dict.fromkeys(file for place in places for file in _found(place))
-    files = [file for file in found if split is None or split_of(file) == split]
+    given = [where] if isinstance(where, str | os.PathLike) else list(where)
+    matches = dict.fromkeys(file for each in given for file in _matches(each))
+    files = [file for file in matches if split is None or split_of(file) == split]
     if not files:
-        given = ", ".join(map(repr, map(str, places))) or "nothing"
-        wanted = "" if split is None else f" whose name tells that it is for {split}"
-        raise FileNotFoundError(f"found no shard, no *.bin{wanted}; given was {given}")
+        described = ", ".join(map(repr, map(str, given))) or "nothing"
+        kind = "" if split is None else f" whose name says that it is for {split}"
+        raise FileNotFoundError(f"found no shard, no *.bin{kind}; given was {described}")
     return files
 
 
 def open_shards(
-    where: Place | Iterable[Place],
+    where: AnyPath | Iterable[AnyPath],
     split: str | None = None,
     *,
     vocab_size: int | None = None,
     document_start: int | None = None,
 ) -> TokenStream:
-    """Shards as one stream of tokens, memory-mapped. Every one is verified to be whole.
+    """Open shards as one stream of tokens, memory-mapped. Every shard is verified to be whole.
 
     Args:
-        where: Files, folders and patterns; see :func:`find_shards`.
-        split: "train" or "validation", by the names of the files; None takes all, but not both sides
-            of a split by accident.
-        vocab_size: By default what `sia data shards` noted beside the files, or that of GPT-2.
-        document_start: The token before every document; default likewise.
+        where: files, folders and patterns; see :func:`find_shards`.
+        split: "train" or "validation", by the names of the files; None takes all, and refuses a mix of
+            the two.
+        vocab_size: by default as recorded beside the files, or that of GPT-2.
+        document_start: the token before every document, by default likewise.
     """
     files = find_shards(where, split)
     if {split_of(file) for file in files} >= set(SPLITS):
@@ -157,28 +160,28 @@ def open_shards(
             f"the shards in {str(files[0].parent)!r} are for training and for validation; give "
             f"split='train' or split='validation'"
         )
-    noted_size, noted_start = vocabulary_of(files)
+    recorded_size, recorded_start = vocabulary_of(files)
     return TokenStream(
         [read_shard(file) for file in files],
-        vocab_size=noted_size if vocab_size is None else vocab_size,
-        document_start=noted_start if document_start is None else document_start,
+        vocab_size=recorded_size if vocab_size is None else vocab_size,
+        document_start=recorded_start if document_start is None else document_start,
     )
 
 
 def vocabulary_of(files: Sequence[Path]) -> tuple[int, int]:
-    """Vocabulary size and document start as noted beside the files, by default those of GPT-2."""
-    noted = {_noted(folder) for folder in {file.parent for file in files}}
-    if len(noted) > 1:
-        raise ValueError(f"shards of several vocabularies do not go together: {sorted(noted)}")
-    return noted.pop()
+    """Vocabulary size and document start as recorded beside the files, by default those of GPT-2."""
+    recorded = {_vocabulary(folder) for folder in {file.parent for file in files}}
+    if len(recorded) > 1:
+        raise ValueError(f"shards of different vocabularies cannot be mixed: {sorted(recorded)}")
+    return recorded.pop()
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
-    """What is noted about the shards that were made in a folder, if anything is."""
+    """The record of the shards that were made in a folder; None if there is none."""
     path = folder / RECORD
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        lacking = _NOTED - set(record if isinstance(record, dict) else ())
+        lacking = _RECORDED - set(record if isinstance(record, dict) else ())
         if lacking:
             raise ValueError(f"it lacks {', '.join(sorted(lacking))}")
     except FileNotFoundError:
@@ -190,43 +193,43 @@ def read_record(folder: Path) -> dict[str, Any] | None:
     return dict(record)
 
 
-def _noted(folder: Path) -> tuple[int, int]:
+def _vocabulary(folder: Path) -> tuple[int, int]:
     record = read_record(folder)
     if record is None:
         return GPT2_VOCAB_SIZE, GPT2_DOCUMENT_START
     if not record["complete"]:
         raise ValueError(
-            f"the shards in {str(folder)!r} are unfinished; run again the command that makes them, "
-            f"and it goes on"
+            f"the shards in {str(folder)!r} are unfinished; rerun the command that makes them to "
+            f"resume"
         )
     return record["vocab_size"], record["document_start"]
 
 
-def _found(place: Place) -> list[Path]:
-    path = Path(place)
+def _matches(where: AnyPath) -> list[Path]:
+    path = Path(where)
     if path.is_file():
         return [path]
     if path.is_dir():
         return sorted(path.glob("*.bin"))
-    files = sorted(Path(name) for name in glob.glob(str(place)) if Path(name).is_file())  # noqa: PTH207  also absolute
+    files = sorted(Path(name) for name in glob.glob(str(where)) if Path(name).is_file())  # noqa: PTH207  also absolute
     if not files:
-        raise FileNotFoundError(f"there is no file, no folder and no match for {str(place)!r}")
+        raise FileNotFoundError(f"there is no file, no folder and no match for {str(where)!r}")
     return files
 
 
 def split_of(file: Path) -> Split | None:
-    """The side that a shard is on by its name, if that tells.
+    """The split in a shard's name; None if it names none.
 
     >>> split_of(Path("fineweb_val_000000.bin"))
     'validation'
     """
-    found = _SIDE_IN_NAME.search(file.name)
-    return _SIDES[found[1]] if found else None
+    mark = _SPLIT_IN_NAME.search(file.name)
+    return _SPLITS_BY_MARK[mark[1]] if mark else None
 
 
 @dataclass(frozen=True)
-class NotedEncoding:
-    """The name of an encoding, its vocabulary, and the folder where its tokenizer may be kept."""
+class RecordedEncoding:
+    """The recorded encoding of a corpus: name, vocabulary, and the folder with its tokenizer, if any."""
 
     name: str
     vocab_size: int
@@ -234,29 +237,29 @@ class NotedEncoding:
     folder: Path | None = None
 
     @property
-    def document_start_word(self) -> str | None:
-        """How the tokenizer file that was used writes the token before documents, if it was one."""
-        return noted_document_start(self.name)
+    def document_start_name(self) -> str | None:
+        """The name of the token before documents in the tokenizer file, if the encoding is a file."""
+        return recorded_document_start(self.name)
 
     def open(self) -> Encoding:
-        """The encoding; raises if it is a file that is not kept."""
+        """Open the encoding; raises if it is a tokenizer file that was not kept."""
         if self.name == Bytes.name:
             return Bytes()
         if self.name.startswith(TIKTOKEN):
             encoding = get_encoding(self.name.removeprefix(TIKTOKEN))
         elif self.folder is not None and (self.folder / KEPT).exists():
-            word = self.document_start_word or DOCUMENT_START
-            encoding = get_encoding(str(self.folder / KEPT), document_start=word)
+            start = self.document_start_name or DOCUMENT_START
+            encoding = get_encoding(str(self.folder / KEPT), document_start=start)
         else:
             raise FileNotFoundError(
-                f"the tokens were made with {self.name!r}, which is not kept beside them; give the "
-                f"file of that tokenizer"
+                f"the tokens were made with {self.name!r}, and its file is not beside them; give that "
+                f"tokenizer file"
             )
         self.check(encoding)
         return encoding
 
     def check(self, encoding: Encoding) -> None:
-        """Raise if an encoding is not the one that is noted, as far as that can be told."""
+        """Raise if an encoding is certainly not the recorded one."""
         numbers = (encoding.vocab_size, encoding.document_start)
         if numbers == (self.vocab_size, self.document_start) and may_be_same(
             self.name, encoding.name
@@ -269,16 +272,16 @@ class NotedEncoding:
         )
 
 
-BYTES = NotedEncoding(Bytes.name, Bytes.vocab_size, Bytes.document_start)
+BYTES = RecordedEncoding(Bytes.name, Bytes.vocab_size, Bytes.document_start)
 
 
-def shards_encoding(where: Place | Iterable[Place]) -> NotedEncoding:
-    """The encoding of shards: as `sia data shards` noted it beside them, or that of GPT-2."""
+def shards_encoding(where: AnyPath | Iterable[AnyPath]) -> RecordedEncoding:
+    """The encoding of shards as recorded beside them, or that of GPT-2."""
     files = find_shards(where)
     size, start = vocabulary_of(files)
     folders = sorted({file.parent for file in files})
     records = [read_record(folder) for folder in folders]
-    names = {UNNOTED if noted is None else str(noted.get("encoding")) for noted in records}
+    names = {UNRECORDED if record is None else str(record.get("encoding")) for record in records}
     if len(names) > 1:
-        raise ValueError(f"shards of several encodings do not go together: {sorted(names)}")
-    return NotedEncoding(names.pop(), size, start, folders[0])
+        raise ValueError(f"shards of different encodings cannot be mixed: {sorted(names)}")
+    return RecordedEncoding(names.pop(), size, start, folders[0])

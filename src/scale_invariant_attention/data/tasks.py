@@ -1,4 +1,4 @@
-"""Tasks: numbered examples of any length, as batches to train on and as sets to validate with."""
+"""Tasks: numbered examples of any length, as training batches and validation sets."""
 
 from collections.abc import Iterator, Sequence
 from copy import copy
@@ -8,12 +8,12 @@ from torch import Tensor
 
 from .windows import rows_of_rank
 
-# The target of a token that is not scored, as the model's loss has it.
+# The target of a token that is not scored, as in the model's loss.
 NOT_SCORED = -100
 
 
 class Task(Protocol):
-    """What is asked of a model, as sequences in which some tokens are scored."""
+    """A task as sequences in which some tokens are scored."""
 
     def batch(self, length: int, numbers: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Inputs and targets of examples, integer ``[len(numbers), length - 1]``."""
@@ -21,10 +21,10 @@ class Task(Protocol):
 
 
 class TaskBatches:
-    """Batches by step, as those of windows: every example is in one of them, and in one only.
+    """Batches by step; every example is in exactly one.
 
-    Sequences may grow: from `first_length` on, to `length` at step `growth_steps`. Short ones teach what
-    is asked for sooner.
+    Sequences may grow from `first_length` to `length` at step `growth_steps`: short ones teach the task
+    sooner.
 
     >>> from scale_invariant_attention.data.recall import RecallTask
     >>> inputs, targets = TaskBatches(RecallTask(), length=128, batch_size=4)[7]
@@ -66,7 +66,7 @@ class TaskBatches:
 
 
 class TaskExamples:
-    """The first examples of each of several lengths, to be scored."""
+    """The first examples of each of several lengths, for validation."""
 
     def __init__(self, task: Task, lengths: Sequence[int], examples: int) -> None:
         self.task = task
@@ -74,7 +74,7 @@ class TaskExamples:
         self.examples = examples
 
     def batches(self, length: int, *, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs and targets, the last batch with what is left."""
+        """Inputs and targets, the last batch with the remainder."""
         for first in range(0, self.examples, batch_size):
             numbers = range(first, min(first + batch_size, self.examples))
             yield self.task.batch(length, numbers)

@@ -1,4 +1,4 @@
-"""A stream of tokens with document boundaries: what every corpus is, wherever its tokens lie."""
+"""Token streams with document boundaries, the form of every corpus, and the split of documents."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -12,12 +12,12 @@ Split = Literal["train", "validation"]
 SPLITS: tuple[Split, Split] = ("train", "validation")
 TokenArray = NDArray[np.unsignedinteger[Any]]
 
-# Scans go through a stream in pieces of this many tokens, whatever its length.
+# Scans read a stream in pieces of this many tokens.
 _PIECE = 2**24
 
 
 class TokenSource(Protocol):
-    """What batches and evaluation need of a corpus; :class:`TokenStream` is the one made here."""
+    """The corpus that batches and evaluation read; :class:`TokenStream` implements it."""
 
     @property
     def vocab_size(self) -> int:
@@ -26,7 +26,7 @@ class TokenSource(Protocol):
 
     @property
     def document_starts(self) -> NDArray[np.int64]:
-        """Where documents start, ascending, the first at 0; each ends where the next one starts."""
+        """Positions where documents start, ascending from 0; each ends where the next one starts."""
         ...
 
     def __len__(self) -> int:
@@ -39,10 +39,10 @@ class TokenSource(Protocol):
 
 
 class TokenStream:
-    """Arrays of tokens, in memory or memory-mapped, read as one after the other.
+    """Arrays of tokens, in memory or memory-mapped, read as one stream.
 
-    Every document begins with the token `document_start`, which occurs nowhere else, so that the
-    boundaries are part of the stream itself and a model can see them.
+    Every document begins with the token `document_start`, which occurs nowhere else: boundaries are
+    part of the stream, and a model can see them.
 
     >>> stream = TokenStream([np.array([0, 7, 8], np.uint8), np.array([9, 0, 5], np.uint8)],
     ...                      vocab_size=256, document_start=0)
@@ -56,7 +56,7 @@ class TokenStream:
         self.vocab_size = vocab_size
         self.document_start = document_start
         self._parts = list(parts)
-        # Where each part ends in the stream.
+        # The end of each part in the stream.
         self._ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
         if len(self) == 0:
             raise ValueError("parts must hold at least one token, got none")
@@ -82,18 +82,18 @@ class TokenStream:
 
     @cached_property
     def document_starts(self) -> NDArray[np.int64]:
-        """Where documents start: at 0, and wherever `document_start` stands.
+        """Positions where documents start: 0, and every position of `document_start`.
 
-        The first may be the rest of a document, as shards are cut without regard to documents.
-        Found by a scan of all tokens when first asked for.
+        The first may be the rest of a document, as shards are cut without regard to documents. The
+        first use scans all tokens.
         """
-        found = [np.zeros(1, np.int64)]
+        starts = [np.zeros(1, np.int64)]
         for offset, tokens in self._pieces():
-            found.append(np.flatnonzero(tokens == self.document_start) + offset)
-        return np.unique(np.concatenate(found))
+            starts.append(np.flatnonzero(tokens == self.document_start) + offset)
+        return np.unique(np.concatenate(starts))
 
     def fingerprint(self) -> str:
-        """SHA-256 of the tokens as little-endian uint32: the same however they are stored."""
+        """SHA-256 of the tokens as little-endian uint32, independent of how they are stored."""
         digest = hashlib.sha256()
         for _, tokens in self._pieces():
             digest.update(tokens.astype("<u4").tobytes())
@@ -105,26 +105,26 @@ class TokenStream:
                 yield end - len(part) + start, part[start : start + _PIECE]
 
 
-def side(key: bytes, validation: float) -> Split:
-    """The side of the document with this key; about a share of `validation` is held out.
+def assign_split(key: bytes, validation: float) -> Split:
+    """The split of the document with this key; a fraction of about `validation` is held out.
 
-    It depends on nothing but key and share, so that a document stays on its side whatever is added,
-    removed or reordered around it, and documents with equal keys are never on both.
+    The result depends on key and fraction alone: a document keeps its split whatever is added, removed
+    or reordered around it, and documents with equal keys are never in both.
 
-    >>> [side(name, 0.5) for name in (b"abc.py", b"argparse.py", b"bisect.py")]
+    >>> [assign_split(name, 0.5) for name in (b"abc.py", b"argparse.py", b"bisect.py")]
     ['train', 'train', 'validation']
     """
-    place = int.from_bytes(hashlib.sha256(key).digest()[:8], "big")
-    return "validation" if place < validation * 2**64 else "train"
+    uniform = int.from_bytes(hashlib.sha256(key).digest()[:8], "big")
+    return "validation" if uniform < validation * 2**64 else "train"
 
 
 def check_share(validation: float) -> None:
-    """Raise unless it is a share."""
+    """Raise unless `validation` is a fraction."""
     if not 0 <= validation <= 1:
-        raise ValueError(f"validation must be a share from 0 to 1, got {validation}")
+        raise ValueError(f"validation must be a fraction from 0 to 1, got {validation}")
 
 
 def check_split(split: str | None) -> None:
-    """Raise unless there is such a split; None stands for both."""
+    """Raise unless `split` is a split, or None for both."""
     if split is not None and split not in SPLITS:
         raise ValueError(f"split must be 'train', 'validation' or None for both, got {split!r}")

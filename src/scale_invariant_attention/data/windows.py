@@ -1,9 +1,9 @@
-"""Training batches: windows of a stream, the same for every model, any of them at once.
+"""Training batches: windows of a stream, the same for every model, computed for any step directly.
 
-Window `w` of an epoch has the inputs `w * length` to `w * length + length - 1` and as targets the tokens
-one further, so it reads `length + 1` tokens, and neighbours share one: the last target of one is the
-first input of the next. Every token but the first is a target exactly once an epoch, save a remainder of
-fewer than `length` tokens at the end.
+Window `w` of an epoch has the inputs `w * length` to `w * length + length - 1`, and the tokens one
+further as targets: it reads `length + 1` tokens, and the last target of a window is the first input of
+the next. Every token but the first is a target exactly once per epoch, except for a remainder of fewer
+than `length` tokens at the end.
 """
 
 import hashlib
@@ -22,24 +22,24 @@ from torch import Tensor
 from .tokens import TokenSource
 
 ORDERS = ("sequential", "shuffled")
-# Of the Feistel network that shuffles.
+# Rounds of the Feistel network that shuffles.
 _ROUNDS = 4
 
 
 class Windows:
     """Batches by step: `windows[step]` is inputs and targets, int64 `[batch_size, length]` each.
 
-    A batch depends on source, sizes, order, seed and step alone: to resume, go on at the next step.
-    Steps have no end; after all windows of an epoch come those of the next one, if need be within a
-    batch. Windows go on across shards and documents.
+    A batch depends on source, sizes, order, seed and step alone: to resume, continue with the next
+    step. Steps never end; an epoch follows the other, even within a batch. Windows run across shards
+    and documents.
 
     Args:
-        source: The tokens.
-        length: Tokens in a window.
-        batch_size: Windows in a step, over all ranks.
-        order: "sequential" goes through the source from its start, again and again; "shuffled" takes
-            another random order of all windows every epoch.
-        seed: Of the random orders.
+        source: the tokens.
+        length: tokens per window.
+        batch_size: windows per step, over all ranks.
+        order: "sequential" reads the source from its start, again and again; "shuffled" takes all
+            windows in a new random order every epoch.
+        seed: of the random orders.
 
     >>> from scale_invariant_attention.data import TokenStream
     >>> stream = TokenStream([np.arange(10, dtype=np.uint8)], vocab_size=256, document_start=0)
@@ -78,7 +78,7 @@ class Windows:
     def rank(self, rank: int, *, of: int) -> "Windows":
         """The rows of every batch that belong to one of several processes.
 
-        The ranks together get the batch that one alone would get, in the same order.
+        Together the ranks get the batch that one process would get, in the same order.
 
         >>> from scale_invariant_attention.data import standard_library
         >>> windows = Windows(standard_library("train"), length=8, batch_size=4)
@@ -96,24 +96,24 @@ class Windows:
         return read_windows(self.source, self.starts(step), self.length)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches from step 0 on, without end."""
+        """All batches from step 0 on, without end."""
         return map(self.__getitem__, count())
 
     def starts(self, step: int) -> NDArray[np.int64]:
-        """Where the windows of a step start in the source."""
+        """Positions in the source where the windows of a step start."""
         if index(step) < 0:
             raise IndexError(f"step must not be negative, got {step}")
         first = index(step) * self.batch_size
-        epochs, places = np.divmod(first + np.array(self._rows, np.int64), self.per_epoch)
+        epochs, windows = np.divmod(first + np.array(self._rows, np.int64), self.per_epoch)
         if self.order == "shuffled":
             for epoch in np.unique(epochs):
-                here = epochs == epoch
-                places[here] = _epoch_order(self.per_epoch, self.seed, int(epoch))[places[here]]
-        return places * self.length
+                rows = epochs == epoch
+                windows[rows] = _epoch_order(self.per_epoch, self.seed, int(epoch))[windows[rows]]
+        return windows * self.length
 
 
 def rows_of_rank(rows: range, rank: int, of: int) -> range:
-    """The rows of a batch that belong to one of several processes, which get the same number each.
+    """The rows of a batch that belong to one of several processes, the same number for each.
 
     >>> rows_of_rank(range(8), 1, of=4)
     range(2, 4)
@@ -136,7 +136,7 @@ def read_windows(
     if tokens.size and tokens.max() >= source.vocab_size:
         start = starts[tokens.max(1).argmax()]
         raise ValueError(
-            f"there is a token {tokens.max()} within {length + 1} tokens from {start} on, and the "
+            f"the {length + 1} tokens from {start} on contain token {tokens.max()}, and the "
             f"vocabulary has {source.vocab_size}: the data is damaged or of another kind; sia data "
             f"check finds the file"
         )
@@ -144,11 +144,12 @@ def read_windows(
 
 
 class Permutation:
-    """A random order of 0 to `size - 1`, fixed by `key`; `permutation[places]` costs no table.
+    """A random order of 0 to `size - 1`, fixed by `key`, computed per index without a table.
 
-    A Feistel network on a grid: a place is a column and a row, and each round moves the column by a
-    hash of the row, and then the row by a hash of the column. Every move can be undone, so no two
-    places meet. The grid has a few cells more than `size`; who lands there goes on until outside.
+    A Feistel network on a grid: an index is a column and a row, and each round shifts the column by a
+    hash of the row, and then the row by a hash of the column. Every shift can be undone, so no two
+    indices collide. The grid has a few more cells than `size`; indices that land there are permuted
+    again.
 
     >>> order = Permutation(10, "any text")[np.arange(10)]
     >>> sorted(order.tolist()) == list(range(10))
@@ -162,16 +163,16 @@ class Permutation:
         digest = hashlib.blake2b(key.encode(), digest_size=16 * _ROUNDS).digest()
         self._keys = np.frombuffer(digest, "<u8").reshape(_ROUNDS, 2).astype(np.uint64)
 
-    def __getitem__(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What stands at each of these places."""
-        moved = self._moved(places.astype(np.uint64))
-        while (outside := moved >= self.size).any():
-            moved[outside] = self._moved(moved[outside])
-        return moved.astype(np.int64)
+    def __getitem__(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The numbers at these indices of the order."""
+        permuted = self._permuted(indices.astype(np.uint64))
+        while (outside := permuted >= self.size).any():
+            permuted[outside] = self._permuted(permuted[outside])
+        return permuted.astype(np.int64)
 
-    def _moved(self, places: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    def _permuted(self, indices: NDArray[np.uint64]) -> NDArray[np.uint64]:
         columns, rows = np.uint64(self._columns), np.uint64(self._rows)
-        row, column = np.divmod(places, columns)
+        row, column = np.divmod(indices, columns)
         for column_key, row_key in self._keys:
             column = (column + _mixed(row ^ column_key) % columns) % columns
             row = (row + _mixed(column ^ row_key) % rows) % rows

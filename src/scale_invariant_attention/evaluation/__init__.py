@@ -1,4 +1,4 @@
-"""What a model makes of text: its loss by context length and by position."""
+"""Evaluation of models: loss by context length and by position, and retrieval."""
 
 from .by_length import LengthLoss, loss_by_length
 from .by_position import PositionLoss, loss_by_position, position_bins

@@ -1,4 +1,4 @@
-"""Loss against context length: the same tokens, each scored once at every length."""
+"""Loss by context length: the same tokens, each scored once at every length."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,8 +29,8 @@ def loss_by_length(
 ) -> list[LengthLoss]:
     """The loss of a model at every length of `tokens`.
 
-    The standard error is that over stretches of the longest length, the same for all lengths; a single
-    stretch has none. `progress` is called with the number of tokens scored so far, of
+    The standard error is over stretches of the longest length, the same for all lengths; a single
+    stretch has none. `progress` is called with the number of tokens scored so far, out of
     ``len(tokens.lengths) * tokens.count``.
 
     >>> from scale_invariant_attention.data import standard_library

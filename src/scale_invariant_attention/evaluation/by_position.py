@@ -1,4 +1,4 @@
-"""Loss against position: what the first, the hundredth, the ten-thousandth token of a document costs."""
+"""Loss by position: of the first, the hundredth, the ten-thousandth token of a document."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class PositionLoss:
 
 
 def position_bins(length: int, per_doubling: int = 2) -> list[int]:
-    """The edges of bins that grow with position, from 1 to `length + 1`.
+    """Edges of bins that grow with position, from 1 to `length + 1`.
 
     >>> position_bins(64, per_doubling=1)
     [1, 2, 4, 8, 16, 32, 65]
@@ -44,18 +44,18 @@ def loss_by_position(
 ) -> list[PositionLoss]:
     """The loss of a model in bins of position, over the documents of more than `length` tokens.
 
-    Each is read from its start, so that all that stands before a token belongs to it. Means and
-    standard errors are over documents; a single document has no error. `at_most` bounds their
-    number, and `progress` is called with the number of documents scored so far.
+    Each is read from its start, so that the context of a token is its own document. Means and standard
+    errors are over documents; a single document has no error. `at_most` bounds their number, and
+    `progress` is called with the number of documents scored so far.
     """
     losses: list[torch.Tensor] = []
-    wanted = len(document_spans(source, at_least=length + 1))
-    wanted = wanted if at_most is None else min(at_most, wanted)
+    count = len(document_spans(source, at_least=length + 1))
+    count = count if at_most is None else min(at_most, count)
     for inputs, targets in document_batches(source, length, batch_size=rows_at_once(length)):
-        room = wanted - len(losses)
+        room = count - len(losses)
         losses.extend(token_losses(model, inputs[:room], targets[:room], device))
         progress(len(losses))
-        if len(losses) == wanted:
+        if len(losses) == count:
             break
     by_document = torch.stack(losses)
     edges = position_bins(length)

@@ -1,4 +1,4 @@
-"""Needles in a haystack: what a model finds, by length and by depth."""
+"""Retrieval: needles that a model finds in a haystack, by length and depth, and associative recall."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,27 +16,29 @@ from ..data.tasks import NOT_SCORED
 from ..model import GPT, left_padded
 from .scoring import Scored, rows_at_once, token_losses
 
-# Tokens that an answer may have more than it should: enough to see that it runs on.
+# Extra tokens that an answer may have: enough to see that it runs on.
 OVERRUN = 4
-# Of the normal distribution, for intervals that hold 95 times in 100.
+# Quantile of the normal distribution for intervals with 95% coverage.
 CONFIDENCE = 1.959964
 
 
-def found(answer: str, ended: bool, needles: Sequence[Needle], form: NeedleFormat) -> list[bool]:
-    """Which needles an answer tells, each on its own.
+def needles_found(
+    answer: str, ended: bool, needles: Sequence[Needle], form: NeedleFormat
+) -> list[bool]:
+    """Whether an answer contains each of the needles.
 
-    An answer is cut at the separator into as many entries as there are needles, and no more: what
-    runs on belongs to the last. A needle is found if exactly one entry speaks of its city, and that
-    entry is, to the letter, what it should be. Of an answer that did not end the last entry has run on.
+    An answer is cut at the separator into as many entries as there are needles, and no more: anything
+    further belongs to the last. A needle is found if exactly one entry names its city, and that entry is
+    right to the letter. The last entry of an answer that did not end is wrong.
 
     >>> needles = [Needle("Rome", "12", (0, 1), (0, 1)), Needle("Oslo", "34", (1, 2), (1, 2))]
-    >>> found("Rome=12;Oslo=34", True, needles, NeedleFormat())
+    >>> needles_found("Rome=12;Oslo=34", True, needles, NeedleFormat())
     [True, True]
-    >>> found("Rome=12;Oslo=34;Oslo=35", True, needles, NeedleFormat())
+    >>> needles_found("Rome=12;Oslo=34;Oslo=35", True, needles, NeedleFormat())
     [True, False]
     """
     entries = answer.split(form.between, len(needles) - 1)
-    # Unfinished, the last entry is no entry; that it speaks of a city still counts against it.
+    # An unfinished last entry cannot be right, but naming a city still counts against that city.
     whole = entries if ended else entries[:-1]
     return [
         sum(needle.city in entry for entry in entries) == 1
@@ -47,9 +49,9 @@ def found(answer: str, ended: bool, needles: Sequence[Needle], form: NeedleForma
 
 @dataclass(frozen=True)
 class Share:
-    """How many of so many, with the interval of Wilson, which holds at 0 and 1 too.
+    """A proportion with Wilson's interval, which is valid at 0 and 1 too.
 
-    It takes them for independent; needles of one sequence are not quite.
+    The interval assumes independent trials; needles of one sequence are not quite independent.
 
     >>> print(Share(9, 10))
     0.900 (0.596 to 0.982)
@@ -60,12 +62,12 @@ class Share:
 
     @property
     def mean(self) -> float:
-        """The share itself."""
+        """The proportion."""
         return self.hits / self.count
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where the true share is, 95 times in 100."""
+        """The 95% confidence interval."""
         weight = CONFIDENCE**2 / self.count
         centre = (self.mean + weight / 2) / (1 + weight)
         spread = self.mean * (1 - self.mean) / self.count + weight / (4 * self.count)
@@ -73,7 +75,7 @@ class Share:
         return max(0.0, centre - half), min(1.0, centre + half)
 
     def to_dict(self) -> dict[str, int | float]:
-        """What is recorded of it."""
+        """The fields of a record."""
         low, high = self.interval
         return {"found": self.hits, "count": self.count, "low": low, "high": high}
 
@@ -83,7 +85,7 @@ class Share:
 
 
 class Writing(Scored, Protocol):
-    """A model that can also write on, as a GPT can."""
+    """A model that can also generate, as a GPT can."""
 
     def generate(
         self,
@@ -93,15 +95,15 @@ class Writing(Scored, Protocol):
         token_mask: Tensor | None,
         stop_tokens: Sequence[int],
     ) -> Tensor:
-        """The prompts and the likeliest tokens behind them."""
+        """The prompts, followed by the likeliest tokens."""
         ...
 
 
 @dataclass(frozen=True)
 class NeedleResult:
-    """What came of one needle: whether it was found, and how likely its part of the answer was.
+    """Result of one needle: whether it was found, and how likely its entry in the answer was.
 
-    `log_probability` is that of its entry, in nats, given the text and the right answer before it.
+    `log_probability` is of its entry, in nats, given the text and the right answer before it.
     """
 
     length: int
@@ -114,7 +116,7 @@ class NeedleResult:
 
 @dataclass(frozen=True)
 class DepthShare:
-    """The needles that lay between two depths, and how many of them were found."""
+    """The share of needles found between two depths; None if there were none."""
 
     start: float
     stop: float
@@ -130,10 +132,10 @@ def find_needles(
     device: torch.device | str = "cpu",
     progress: Callable[[int], object] = lambda done: None,
 ) -> list[NeedleResult]:
-    """Let a model answer the examples 0 to `examples - 1` of a length; a result for every needle.
+    """Let a model answer the examples 0 to `examples - 1` of a length; one result per needle.
 
-    Answers are written greedily, with a cache; probabilities are those of the right answer, read
-    along with the text. `progress` is called with the number of examples done.
+    Answers are generated greedily, with a cache; log-probabilities are of the right answer, scored
+    together with the text. `progress` is called with the number of examples done.
     """
     results = []
     at_once = rows_at_once(length)
@@ -143,7 +145,7 @@ def find_needles(
         answers = _answers(model, task, rows, device)
         losses = token_losses(model, *task.batch(length, numbers), device)
         for number, row, (answer, ended), loss in zip(numbers, rows, answers, losses, strict=True):
-            hits = found(answer, ended, row.needles, task.format)
+            hits = needles_found(answer, ended, row.needles, task.format)
             for needle, hit in zip(row.needles, hits, strict=True):
                 start, stop = needle.answer_span
                 # The loss at i is that of token i + 1.
@@ -163,7 +165,7 @@ def accuracy(results: Sequence[NeedleResult]) -> Share:
 
 
 def depth_edges(ranges: int) -> list[float]:
-    """The edges of so many equal ranges of depth.
+    """Edges of `ranges` equal ranges of depth.
 
     >>> depth_edges(4)
     [0.0, 0.25, 0.5, 0.75, 1.0]
@@ -173,10 +175,10 @@ def depth_edges(ranges: int) -> list[float]:
 
 
 def accuracy_by_depth(results: Sequence[NeedleResult], edges: Sequence[float]) -> list[DepthShare]:
-    """The same for each range of depth between two edges; None where no needle lay."""
+    """The share of needles found in each range of depth between two edges."""
     shares = []
     for start, stop in pairwise(edges):
-        # A needle of depth 1 stands right before the question.
+        # A needle of depth 1 is right before the question.
         inside = [it for it in results if start <= it.depth < stop or it.depth == stop == 1]
         shares.append(DepthShare(start, stop, accuracy(inside) if inside else None))
     return shares
@@ -185,7 +187,7 @@ def accuracy_by_depth(results: Sequence[NeedleResult], edges: Sequence[float]) -
 def needle_table(
     results: Sequence[NeedleResult], edges: Sequence[float]
 ) -> dict[str, list[dict[str, Any]]]:
-    """What is recorded of results, as JSON can hold it: the shares by length, and by length and depth.
+    """Results as JSON: shares by length, and by length and depth.
 
     `log_probability` is the mean over needles, each of its whole entry.
     """
@@ -195,16 +197,16 @@ def needle_table(
         "lengths": [
             {
                 "length": length,
-                "examples": len({result.example for result in mine}),
-                **accuracy(mine).to_dict(),
-                "log_probability": sum(it.log_probability for it in mine) / len(mine),
+                "examples": len({result.example for result in group}),
+                **accuracy(group).to_dict(),
+                "log_probability": sum(it.log_probability for it in group) / len(group),
             }
-            for length, mine in by_length.items()
+            for length, group in by_length.items()
         ],
         "cells": [
             {"length": length, "start": cell.start, "stop": cell.stop, **cell.share.to_dict()}
-            for length, mine in by_length.items()
-            for cell in accuracy_by_depth(mine, edges)
+            for length, group in by_length.items()
+            for cell in accuracy_by_depth(group, edges)
             if cell.share is not None
         ],
     }
@@ -213,7 +215,7 @@ def needle_table(
 def _answers(
     model: Writing, task: NeedleTask, rows: Sequence[NeedleExample], device: torch.device | str
 ) -> list[tuple[str, bool]]:
-    """What a model writes behind each text, and whether it came to an end."""
+    """The answer generated after each text, and whether it ended."""
     end = task.encoding.document_start
     prompts, mask = left_padded([row.tokens[: row.answer_start].tolist() for row in rows])
     longest = max(len(row.tokens) - row.answer_start for row in rows)
@@ -235,9 +237,9 @@ def _text(task: NeedleTask, tokens: list[int]) -> tuple[str, bool]:
 def recall_accuracy(
     model: GPT, task: RecallTask, length: int, examples: int, *, device: torch.device | str = "cpu"
 ) -> Share:
-    """How often the likeliest token behind a key is its value, in the examples 0 to `examples - 1`.
+    """How often the likeliest token after a queried key is its value, in examples 0 to `examples - 1`.
 
-    Earlier queries of a sequence are followed by their right values, whatever the model said.
+    Earlier queries of a sequence are followed by their right values, whatever the model predicted.
 
     >>> from scale_invariant_attention.model import GPTConfig
     >>> task = RecallTask(keys=4, values=4, noise=2, pairs=2, queries=2)

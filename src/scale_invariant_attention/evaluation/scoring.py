@@ -1,16 +1,16 @@
-"""The loss of every token of a batch, without gradients and in bounded memory."""
+"""Loss per token of a batch, without gradients and in bounded memory."""
 
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-# Tokens in one call of the model, but for windows that are longer.
+# Tokens per call of the model, unless a window is longer.
 TOKENS_AT_ONCE = 16_384
 
 
 class Scored(Protocol):
-    """A model that can tell the loss of every token, as a GPT can."""
+    """A model that returns the loss of every token, as a GPT does."""
 
     def __call__(self, tokens: Tensor, targets: Tensor, *, reduction: str) -> Tensor:
         """Losses ``[B, L]`` of targets ``[B, L]``."""
@@ -27,7 +27,7 @@ def token_losses(
 
 
 def rows_at_once(length: int) -> int:
-    """How many windows of a length to score in one call.
+    """Number of windows of a length to score in one call.
 
     >>> rows_at_once(256), rows_at_once(65_536)
     (64, 1)

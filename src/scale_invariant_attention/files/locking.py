@@ -1,4 +1,4 @@
-"""Folders that one process at a time may change, where the system has such locks."""
+"""Locks on folders, so that one process at a time changes one, where the system has such locks."""
 
 import errno
 import os
@@ -8,21 +8,20 @@ from pathlib import Path
 
 
 class FolderInUseError(OSError):
-    """Another process holds the lock of a folder."""
+    """Another process holds the lock on a folder."""
 
 
 @contextmanager
 def locked(folder: Path, *, exclusive: bool = True, wait: bool = True) -> Iterator[None]:
-    """Hold the lock of a folder: alone, or together with others that do not ask for it alone.
+    """Hold a lock on a folder: exclusive, or shared with other holders of a shared lock.
 
-    A lock ends with its process, however that ends. Where the file system refuses to lock, there is
-    none. Locks inside a process count like those of other processes, so a held one must not be
-    taken again.
+    A lock ends with its process, however that ends. File systems that refuse to lock are used without.
+    A process cannot take a lock twice: the second would wait for the first.
 
     Args:
-        folder: which exists.
-        exclusive: to change the folder; False to read it.
-        wait: until others have released it; False raises :class:`FolderInUseError` at once.
+        folder: an existing folder.
+        exclusive: True to change the folder, False to read it.
+        wait: until other processes release it; False raises :class:`FolderInUseError` at once.
     """
     try:
         import fcntl
@@ -35,14 +34,14 @@ def locked(folder: Path, *, exclusive: bool = True, wait: bool = True) -> Iterat
         try:
             fcntl.flock(descriptor, mode if wait else mode | fcntl.LOCK_NB)
         except OSError as error:
-            # Other errors are of network drives that refuse: who is alone needs no lock.
+            # Other errors come from network drives that cannot lock.
             if error.errno in (errno.EAGAIN, errno.EACCES) and not wait:
                 raise FolderInUseError(
                     error.errno, f"{folder} is in use by another process; wait until it has ended"
                 ) from error
         yield
     finally:
-        # Closing is not enough: a process forked meanwhile has the descriptor too.
+        # Closing is not enough: a process forked in the meantime shares the descriptor.
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)

@@ -1,6 +1,6 @@
-"""The bytes of a safetensors file, tensor by tensor: no copy of all of them, wherever they are.
+"""Reads and writes safetensors files, one tensor at a time, so that no copy of all is ever held.
 
-The format: the length of the header as eight bytes, the header as JSON (dtype, shape and place of
+The format: the length of the header as eight bytes, the header as JSON (dtype, shape and offsets of
 every tensor, padded with spaces), and the tensors one after the other, little-endian.
 """
 
@@ -28,7 +28,7 @@ ALIGNMENT = 8
 
 
 def check_storable(name: object, tensor: object) -> None:
-    """Refuse what a safetensors file cannot hold under this name."""
+    """Refuse a name or tensor that a safetensors file cannot hold."""
     unicode = isinstance(name, str) and name == name.encode("utf-8", "replace").decode()
     if not unicode or name == RESERVED_NAME:
         raise ValueError(
@@ -47,7 +47,7 @@ def check_storable(name: object, tensor: object) -> None:
 
 
 def safetensors_bytes(tensors: dict[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """The file in pieces: its header, then one piece a tensor.
+    """The file in pieces: its header, then one piece per tensor.
 
     >>> import safetensors.torch
     >>> data = b"".join(safetensors_bytes({"tau": torch.tensor([1.0, 10.0])}))
@@ -69,18 +69,18 @@ def safetensors_bytes(tensors: dict[str, Tensor]) -> Iterator[bytes | memoryview
     text += b" " * (-len(text) % ALIGNMENT)
     yield len(text).to_bytes(8, "little") + text
     for _, tensor in ordered:
-        # A plain copy, whatever its device and strides; one element may have any stride.
+        # A contiguous copy on the CPU; a tensor of one element may have any stride.
         plain = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())
         yield plain.reshape(-1).view(torch.uint8).numpy().data
 
 
 def read_safetensors(path: Path, device: str | torch.device = "cpu") -> dict[str, Tensor]:
-    """The tensors of a file; ValueError if it is none of this format."""
+    """The tensors of a file; ValueError if it is not a safetensors file."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt", device=str(device)) as file:
-            # Copied: safetensors maps the file, and what happens to it later must not reach them.
+            # Copied: safetensors maps the file, and later changes to it must not reach the tensors.
             return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
-        raise ValueError(f"{path} is no safetensors file ({error})") from error
+        raise ValueError(f"{path} is not a safetensors file ({error})") from error

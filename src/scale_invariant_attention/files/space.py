@@ -1,30 +1,29 @@
-"""Whether a folder can be written to, asked before hours of work depend on it."""
+"""Checks that a folder is writable and has room, before hours of work depend on it."""
 
 import errno
 import os
-import secrets
 import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from .durable import write_new_file
+from .durable import partial_path, write_new_file
 
-# What is written for a test, and to which name: a kill may leave it, as it may leave partial files.
+# The content and name of the file written as a test; a kill may leave it, like any partial file.
 PROBE = bytes(4096)
 PROBE_NAME = "probe"
 
 
 def check_writable(folder: str | os.PathLike[str], bytes_needed: int = 0) -> None:
-    """Make a folder if need be, write to it for a test, and see that it has room; else OSError.
+    """Create a folder if missing, test that it is writable and has room; raise OSError otherwise.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     check_writable(folder, 10**18)
     Traceback (most recent call last):
-    OSError: [Errno 28] ... has ... free, but 1000000.0 TB are needed; free some, or give another folder
+    OSError: [Errno 28] ... has ... free, but 1000000.0 TB are needed; free some space, ...
     """
     folder = Path(folder)
-    probe = folder / f".{PROBE_NAME}-{secrets.token_hex(8)}"
+    probe = partial_path(folder / PROBE_NAME)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -43,12 +42,12 @@ def check_writable(folder: str | os.PathLike[str], bytes_needed: int = 0) -> Non
         raise OSError(
             errno.ENOSPC,
             f"{folder} has {amount(free)} free, but {amount(bytes_needed)} are needed; "
-            f"free some, or give another folder",
+            f"free some space, or give another folder",
         )
 
 
 def amount(count: int) -> str:
-    """A number of bytes to be read by people.
+    """A number of bytes for people to read.
 
     >>> amount(512), amount(1_500_000), amount(2 * 10**9)
     ('512 bytes', '1.5 MB', '2.0 GB')

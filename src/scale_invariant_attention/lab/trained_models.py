@@ -8,7 +8,7 @@ import torch
 
 from ..data import Encoding, TokenStream, get_encoding
 from ..data.encoding import DOCUMENT_START
-from ..data.shards import NotedEncoding
+from ..data.shards import RecordedEncoding
 from ..training import TrainedModel, open_trained
 from ..training.trained import is_checkpoint
 from ..training.training_data import STANDARD_LIBRARY, corpus_encoding, open_corpus
@@ -81,7 +81,7 @@ def text_encoding(
     size = trained.model.config.vocab_size
     recorded = recorded_encoding(trained)
     if tokenizer is not None:
-        recorded_start = None if recorded is None else recorded.document_start_word
+        recorded_start = None if recorded is None else recorded.document_start_name
         start = document_start or recorded_start or DOCUMENT_START
         encoding = get_encoding(tokenizer, document_start=start)
         if recorded is not None:
@@ -104,7 +104,7 @@ def text_encoding(
     return encoding
 
 
-def recorded_encoding(trained: TrainedModel) -> NotedEncoding | None:
+def recorded_encoding(trained: TrainedModel) -> RecordedEncoding | None:
     """The encoding recorded with the data of a run, if the data can still be read."""
     if trained.training is None:
         return None

@@ -1,4 +1,4 @@
-"""Training a GPT: recipes, the loop, its optimisers, and runs that can be killed and resumed."""
+"""Training of a GPT: recipes, the loop, its optimisers, and runs that can be killed and resumed."""
 
 from .config import TrainingConfig
 from .loop import DivergedError, Progress, StoppedError, train

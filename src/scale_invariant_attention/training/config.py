@@ -1,4 +1,4 @@
-"""Everything that decides a training, as one flat list of fields."""
+"""The configuration of a training, one flat list of fields, and its fields from command lines."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,14 +33,14 @@ SWITCHES = {"true": True, "yes": True, "on": True, "false": False, "no": False, 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """A model, its data and how it is trained; the defaults are those of a small model for CPUs.
+    """A model, its data and its training; the defaults are a small model for CPUs.
 
-    `micro_batch_size` is how many rows of a batch a device takes at once; their gradients are added up.
-    `constant_steps` of None leaves the last 2/7 of the steps to the decline, as the paper does.
-    `task` is "text", to go on with text; "needles", to find what was hidden in it; or "recall", to find
-    the values of keys. `task_options` are fields of ``NeedleFormat`` or ``RecallTask``. Sequences
-    of a task grow from `first_length` to `length` in the first `growth_steps`.
-    `parallel` is what each of several processes has: "replicate", the whole model, or "shard", a part.
+    `micro_batch_size` is the number of rows of a batch that a device processes at once; gradients are
+    added up. `constant_steps` of None leaves the last 2/7 of the steps to the decay, as in the paper.
+    `task` is "text", to predict text; "needles", to find sentences hidden in it; or "recall", to find
+    the values of keys. `task_options` are fields of ``NeedleFormat`` or ``RecallTask``. Sequences of a
+    task grow from `first_length` to `length` during the first `growth_steps`.
+    `parallel` is what each of several processes holds: "replicate", the whole model, or "shard", a part.
     `validate_every` and `checkpoint_every` of 0 mean once, at the end.
     """
 
@@ -53,7 +53,7 @@ class TrainingConfig:
     heads: int = 4
     qk_norm: bool = True
 
-    # The weights to start from, those of a run or a model, and what is asked of it.
+    # The run or model whose weights to start from, and the task.
     start: str | None = None
     task: str = "text"
     task_options: Mapping[str, Any] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class TrainingConfig:
     checkpoint_every: int = 125
     keep_checkpoints: int = 2
 
-    # How it is computed.
+    # How to compute.
     precision: str = "float32"
     backend: str = "auto"
     compile: bool = False
@@ -122,14 +122,14 @@ class TrainingConfig:
                 )
         check_task(self.task, self.task_options)
         self._check_growth()
-        # Whatever else is wrong is found before anything is trained.
+        # These check the remaining fields before anything is trained.
         self.model_config()
         self.learning_schedule().factor(0, self.steps)
 
     def _check_growth(self) -> None:
         if (self.first_length is None) != (self.growth_steps == 0):
             raise ValueError(
-                f"first_length and growth_steps go together, got {self.first_length} and "
+                f"first_length and growth_steps belong together, got {self.first_length} and "
                 f"{self.growth_steps}; give both, or neither"
             )
         if self.first_length is None:
@@ -140,12 +140,12 @@ class TrainingConfig:
             )
         if self.task == TEXT:
             raise ValueError(
-                f"first_length must be none for the task 'text', got {self.first_length}: only the "
-                f"sequences of a task grow"
+                f"first_length must be none for the task 'text', got {self.first_length}: only "
+                f"sequences of the other tasks grow"
             )
 
     def model_config(self) -> GPTConfig:
-        """The model to train."""
+        """Configuration of the model to train."""
         return GPTConfig(
             vocab_size=self.vocab_size,
             layers=self.layers,
@@ -158,14 +158,14 @@ class TrainingConfig:
         )
 
     def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
-        """The precision of computing on a device, as a context; weights are float32 all the same."""
+        """Context that sets the precision of computation; weights stay float32."""
         if self.precision == "float32":
             return nullcontext()
-        # A call takes each weight once; kept copies would add up to the model that ranks divide.
+        # Each weight is used once per call; cached copies would add up to the model that ranks shard.
         return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
 
     def learning_rates(self) -> LearningRates:
-        """The rates of the four groups of parameters."""
+        """Learning rates of the four groups of parameters."""
         return LearningRates(
             embedding=self.embedding_rate,
             head=self.head_rate,
@@ -174,7 +174,7 @@ class TrainingConfig:
         )
 
     def learning_schedule(self) -> Trapezoid | Cosine:
-        """The factor of the rates over the steps."""
+        """Factor on all learning rates as a function of the step."""
         if self.schedule == "trapezoid":
             constant = self.constant_steps
             if constant is None:
@@ -188,12 +188,12 @@ class TrainingConfig:
         return Cosine(self.warmup_steps)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields, as JSON can hold them."""
+        """The fields as JSON."""
         return asdict(self) | {"validation_lengths": list(self.validation_lengths)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "TrainingConfig":
-        """A configuration from its fields; unknown ones are refused.
+        """A configuration from its fields; unknown fields are refused.
 
         >>> TrainingConfig.from_dict({"step": 8})
         Traceback (most recent call last):
@@ -222,7 +222,7 @@ def _integers(name: str, value: Any) -> tuple[int, ...]:
     return tuple(integer(name, each) for each in value)
 
 
-# What the value of a field of each type must be; returned as JSON gives it back.
+# Checks of a field's value by its type, which return the value as JSON gives it back.
 KINDS: dict[Any, Callable[[str, Any], Any]] = {
     str: _instance(str, "text"),
     int: integer,
@@ -237,9 +237,9 @@ KINDS: dict[Any, Callable[[str, Any], Any]] = {
 
 
 def parse_fields(words: Sequence[str], *, options: Sequence[str] = ()) -> dict[str, Any]:
-    """Values from ``--field value`` and ``--field=value``, dashes for underscores.
+    """Parse ``--field value`` and ``--field=value``, with dashes for underscores.
 
-    `options` are others that the command has: what a misspelt word may have meant.
+    `options` are other options of the command, to suggest for a misspelt word.
 
     >>> parse_fields(["--steps", "100", "--clip-norm=1", "--validation-lengths", "256,1024"])
     {'steps': 100, 'clip_norm': 1.0, 'validation_lengths': (256, 1024)}
@@ -248,9 +248,9 @@ def parse_fields(words: Sequence[str], *, options: Sequence[str] = ()) -> dict[s
     """
     kinds = {option_of(field.name): (field.name, field.type) for field in fields(TrainingConfig)}
     values: dict[str, Any] = {}
-    left = list(words)
-    while left:
-        option, given, text = left.pop(0).partition("=")
+    remaining = list(words)
+    while remaining:
+        option, equals, text = remaining.pop(0).partition("=")
         option = option.replace("_", "-")
         if option not in kinds:
             close = get_close_matches(option, [*kinds, *options], n=1)
@@ -258,10 +258,10 @@ def parse_fields(words: Sequence[str], *, options: Sequence[str] = ()) -> dict[s
             raise ValueError(f"there is no option {option!r}; {hint}")
         name, kind = kinds[option]
         meaning, read = READERS[kind]
-        if not given:
-            if not left or left[0].startswith("--"):
+        if not equals:
+            if not remaining or remaining[0].startswith("--"):
                 raise ValueError(f"{option} needs a value: {meaning}")
-            text = left.pop(0)
+            text = remaining.pop(0)
         if name in values:
             raise ValueError(f"{option} is given twice")
         try:
@@ -281,33 +281,33 @@ def option_of(name: str) -> str:
 
 
 def parse_options(option: str, text: str) -> dict[str, Any]:
-    """Names with values, or a JSON object, from the text of an option.
+    """Parse the text of an option: names with values, or a JSON object.
 
     >>> parse_options("--options", "needles=1,order=alphabet")
     {'needles': 1, 'order': 'alphabet'}
     """
     meaning, read = READERS[Mapping[str, Any]]
     try:
-        found: dict[str, Any] = read(text)
+        options: dict[str, Any] = read(text)
     except ValueError as error:
         raise ValueError(f"{option} must be {meaning}, got {text!r}") from error
-    return found
+    return options
 
 
 def _options(text: str) -> dict[str, Any]:
-    """A JSON object, or names with values, which are JSON where they can be, and text otherwise."""
+    """A JSON object, or names with values, each read as JSON if possible, as text otherwise."""
     if text.startswith("{"):
         return dict(json.loads(text))
-    found = {}
+    options = {}
     for part in filter(None, text.split(",")):
         name, equals, value = part.partition("=")
         if not (name and equals):
             raise ValueError(part)
         try:
-            found[name] = json.loads(value)
+            options[name] = json.loads(value)
         except ValueError:
-            found[name] = value
-    return found
+            options[name] = value
+    return options
 
 
 def _read_or_none(read: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -323,7 +323,7 @@ READERS: dict[Any, tuple[str, Callable[[str], Any]]] = {
     int | None: ("a whole number or none", _read_or_none(int)),
     float | None: ("a number or none", _read_or_none(float)),
     tuple[int, ...]: (
-        "whole numbers with commas between them",
+        "whole numbers separated by commas",
         lambda text: tuple(map(int, text.split(","))),
     ),
     Mapping[str, Any]: ("name=value,name=value", _options),

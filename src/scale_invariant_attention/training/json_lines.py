@@ -1,7 +1,7 @@
-"""A log of one JSON object a line, which a kill may tear and a resumed run mends.
+"""Logs of one JSON object per line; a line torn by a kill is repaired when the run resumes.
 
-JSON has no NaN and no infinity, and losses have both: they stand as the strings "NaN", "Infinity" and
-"-Infinity", and are read as the numbers again.
+JSON has no NaN and no infinity, and losses may be both: they are stored as the strings "NaN", "Infinity"
+and "-Infinity", and read back as numbers.
 """
 
 import json
@@ -18,11 +18,11 @@ NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class DamagedLogError(ValueError):
-    """A log has lines that are not its own."""
+    """A log has a line that is not a JSON object."""
 
 
 class JsonLines:
-    """A log that is open to be added to; each line reaches the system as it is added.
+    """A log open for appending; each line is handed to the operating system at once.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder, JsonLines(Path(folder, "metrics.jsonl")) as log:
@@ -37,7 +37,7 @@ class JsonLines:
         self._file = path.open("ab", buffering=0)
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Add a line; one that cannot be written whole is taken back."""
+        """Add a line; a line that cannot be written whole is removed again."""
         text = memoryview(_text(line))
         size = self._file.seek(0, os.SEEK_END)
         try:
@@ -46,15 +46,15 @@ class JsonLines:
         except OSError as error:
             self._file.truncate(size)
             raise OSError(
-                error.errno, f"{self.path} could not be added to: {error.strerror or error}"
+                error.errno, f"{self.path} could not be extended: {error.strerror or error}"
             ) from error
 
     def sync(self) -> None:
-        """Bring all lines to the disk: before a checkpoint that counts on them."""
+        """Sync all lines to the disk, before a checkpoint that relies on them."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Add no more."""
+        """Close the file."""
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -70,26 +70,26 @@ class JsonLines:
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a log; a torn one at its end, which a kill leaves, is not among them."""
+    """The lines of a log, without a line at its end that was torn by a kill."""
     if not path.exists():
         return []
     *lines, torn = path.read_bytes().split(b"\n")
-    found = []
+    values = []
     for number, line in enumerate(lines, start=1):
         value = _object(line)
         if value is None:
             raise DamagedLogError(
-                f"{path} is damaged: line {number} is {line[:50]!r}, which is no JSON object; "
+                f"{path} is damaged: line {number} is {line[:50]!r}, which is not a JSON object; "
                 f"restore the file, or remove the line"
             )
-        found.append(value)
-    # A line that lacks only its end is whole.
+        values.append(value)
+    # A line that lacks only its line end is whole.
     last = _object(torn)
-    return found if last is None else [*found, last]
+    return values if last is None else [*values, last]
 
 
-def mend_json_lines(path: Path, *, last_step: int | None = None) -> None:
-    """Remove a torn line, and those of steps after `last_step`, which a resumed run writes again."""
+def repair_json_lines(path: Path, *, last_step: int | None = None) -> None:
+    """Remove a torn line, and lines of steps after `last_step`, which a resumed run writes again."""
     lines = read_json_lines(path)
     if last_step is not None:
         lines = [line for line in lines if line["step"] <= last_step]
@@ -111,7 +111,7 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 
 def _with_names(value: Any) -> Any:
-    """Numbers that are not finite replaced by their names."""
+    """Replace numbers that are not finite by their names."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):

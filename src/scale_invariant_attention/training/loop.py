@@ -1,4 +1,4 @@
-"""Training: steps, validation and checkpoints, which can be stopped at any moment and go on exactly."""
+"""The training loop: steps, validation and checkpoints, resumed exactly wherever it was stopped."""
 
 import math
 import signal
@@ -31,7 +31,7 @@ from .runs import CHECKPOINTS, MODEL, Run, open_run
 from .trained import starting_weights
 from .training_data import ValidationSet, open_training_data
 
-# A loss of so many times that of guessing is not going to come back.
+# A loss this many times that of guessing does not recover.
 EXPLODED = 4.0
 
 
@@ -40,12 +40,12 @@ class DivergedError(RuntimeError):
 
 
 class StoppedError(RuntimeError):
-    """Training was asked to stop, and has saved where it is."""
+    """Training was asked to stop, and has saved a checkpoint."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What a training tells of itself after each step; its speed is without validation."""
+    """The state of a training after a step; the speed does not include validation."""
 
     step: int
     steps: int
@@ -64,34 +64,34 @@ def train(
     watch: Callable[[Progress], object] = lambda progress: None,
     notice: Callable[[str], object] = lambda text: None,
 ) -> GPT:
-    """Train a model in the folder of a run, or go on with the run that is there.
+    """Train a model in the folder of a run, or resume the run in it.
 
     The folder gets the configuration, a line of metrics for every step and every validation, and
     checkpoints; at the end the model itself, in ``model/``, for ``GPT.from_pretrained``. A run that was
-    killed goes on from its last checkpoint and ends with the weights that it would have had. SIGTERM
+    killed resumes from its last checkpoint and ends with the weights of an uninterrupted one. SIGTERM
     and Ctrl-C save a checkpoint and raise :class:`StoppedError`.
 
-    Processes that torchrun started divide every batch among them, and may be more or fewer when the
-    run goes on. The folder must be the same for all. Each gets the whole model; with
-    ``parallel="shard"`` it is read from ``model/``, to the CPU.
+    Processes started by torchrun share every batch, and may be more or fewer when the run resumes. All
+    must use the same folder. Each returns the whole model; with ``parallel="shard"`` it is read from
+    ``model/``, to the CPU.
 
     Args:
         config: what to train.
-        folder: of the run; made if need be.
-        device: None takes a GPU if there is one, each process its own.
+        folder: of the run; created if missing.
+        device: None takes a GPU if there is one, a different one per process.
         watch: called after every step, on rank 0.
-        notice: called with a sentence when something happens, on rank 0.
+        notice: called with a sentence for the user, on rank 0.
     """
     folder = Path(folder)
     with open_ranks(device) as ranks, ExitStack() as opened:
-        told = notice if ranks.rank == 0 else _silence
+        notify = notice if ranks.rank == 0 else _silence
         training = _Training(config, folder, ranks)
         opened.callback(training.held.leave)
         training.run = ranks.on_first(lambda: opened.enter_context(training.open_run()))
-        stop = opened.enter_context(StopRequest(told))
+        stop = opened.enter_context(StopRequest(notify))
         training.resume()
         if training.step:
-            told(f"Going on from step {training.step:,} of {config.steps:,}.")
+            notify(f"Resuming from step {training.step:,} of {config.steps:,}.")
         while training.step < config.steps:
             progress = training.advance()
             (requests,) = ranks.sum(stop.requested)
@@ -103,7 +103,7 @@ def train(
             if stopping:
                 raise StoppedError(
                     f"Stopped and saved at step {progress.step:,} of {config.steps:,}, in {folder}. "
-                    f"Run the same command again to go on."
+                    f"Rerun the same command to resume."
                 )
         return training.finish()
 
@@ -117,13 +117,13 @@ def _scored(targets: Tensor) -> int:
 
 
 class _Training:
-    """A model between two steps of its training."""
+    """The state of a training between two steps."""
 
     def __init__(self, config: TrainingConfig, folder: Path, ranks: Ranks) -> None:
         self.config = config
         self.folder = folder
         self.ranks = ranks
-        # Rank 0 alone has one: it alone writes.
+        # Only rank 0 writes, and has a run.
         self.run: Run | None = None
         self.device = ranks.device
         self.step = 0
@@ -142,43 +142,44 @@ class _Training:
         )
         self.held = hold_model(model, ranks, config.parallel, compiled=config.compile)
         self.model = self.held.model
-        # Those that the optimisers change: a sharded model may for a while show others, gathered.
+        # The tensors that the optimisers update: a sharded model shows gathered ones for a while.
         self.parameters = list(self.model.parameters())
         self.optimisers = build_optimisers(self.model, config.learning_rates())
         self.schedule = config.learning_schedule()
 
     def open_run(self) -> AbstractContextManager[Run]:
-        """The run, if its folder has room for the checkpoints that will be there at once."""
+        """Open the run, if its folder has room for all checkpoints that exist at the same time."""
         weights = sum(p.numel() * p.element_size() for p in self.parameters)
-        # Those that are kept, the best, and the one that is being saved.
+        # The ones kept, the best, and the one being saved.
         at_once = self.config.keep_checkpoints + 2
         needed = at_once * (weights + self.optimisers.state_bytes)
-        there = self.folder.rglob("*.safetensors")
-        check_writable(self.folder, max(0, needed - sum(file.stat().st_size for file in there)))
+        existing = sum(file.stat().st_size for file in self.folder.rglob("*.safetensors"))
+        check_writable(self.folder, max(0, needed - existing))
         defaults = TrainingConfig().to_dict()
         return open_run(self.folder, self.config.to_dict(), defaults=defaults)
 
     def resume(self) -> None:
-        """Go on from the last good checkpoint, if there is one, or start from the weights asked for."""
-        found = latest_checkpoint(self.folder / CHECKPOINTS)
-        if found is None and self.config.start is not None:
+        """Resume from the last good checkpoint, if any, or start from the configured weights."""
+        checkpoint = latest_checkpoint(self.folder / CHECKPOINTS)
+        if checkpoint is None and self.config.start is not None:
             load_whole(self.model, starting_weights(self.config))
-        if found is not None:
-            if found.values["tokens"] != self.tokens:
+        if checkpoint is not None:
+            if checkpoint.values["tokens"] != self.tokens:
                 raise ValueError(
-                    f"data {self.config.data!r} has changed since {found.path} was saved: it had "
-                    f"{found.values['tokens']} tokens and has {self.tokens}. Restore it, or start "
+                    f"data {self.config.data!r} has changed since {checkpoint.path} was saved: it had "
+                    f"{checkpoint.values['tokens']} tokens and has {self.tokens}. Restore it, or start "
                     f"again in another folder"
                 )
-            load_whole(self.model, found.tensors["model"])
-            self.optimisers.load_state(found.tensors["optimisers"], found.values["optimisers"])
-            restore_random_state(found.tensors["random"], found.values["random"])
-            self.step = found.step
+            tensors, values = checkpoint.tensors, checkpoint.values
+            load_whole(self.model, tensors["model"])
+            self.optimisers.load_state(tensors["optimisers"], values["optimisers"])
+            restore_random_state(tensors["random"], values["random"])
+            self.step = checkpoint.step
         (total,) = self.ranks.sum(self.step)
         if total != self.step * self.ranks.size:
             raise ValueError(
-                f"rank {self.ranks.rank} finds step {self.step} in {self.folder}, and others find "
-                f"another; the folder must be on a disk that all of them share"
+                f"rank {self.ranks.rank} finds step {self.step} in {self.folder}, and other ranks find "
+                f"another; the folder must be on a disk that all ranks share"
             )
         if self.run is not None:
             on_gpu = self.device.type == "cuda"
@@ -191,11 +192,11 @@ class _Training:
             )
 
     def is_due(self, every: int) -> bool:
-        """Whether this step is one of every so many, or the last."""
+        """Whether this step is a multiple of `every`, or the last."""
         return self.step == self.config.steps or (every > 0 and self.step % every == 0)
 
     def advance(self) -> Progress:
-        """One step, with what is recorded of it; validation where it is due."""
+        """Make a step, validate if that is due, and record both."""
         start = perf_counter()
         factor = self.schedule.factor(self.step, self.config.steps)
         self.optimisers.set_schedule_factor(factor)
@@ -207,7 +208,7 @@ class _Training:
         self.step += 1
         seconds = perf_counter() - start
         record = {"loss": loss, "gradient_norm": norm, "factor": factor, "seconds": seconds}
-        validation = self._validated() if self.is_due(self.config.validate_every) else None
+        validation = self._validation_losses() if self.is_due(self.config.validate_every) else None
         if self.run is not None:
             self.run.record(self.step, record)
             if validation is not None:
@@ -217,10 +218,10 @@ class _Training:
         return Progress(self.step, self.config.steps, loss, norm, factor, rate, validation)
 
     def save(self, validation: Mapping[int, float] | None) -> None:
-        """Save a checkpoint of this step, with the validation of the same step, if there was one."""
+        """Save a checkpoint of this step, ranked by its validation loss, if there is one."""
         first = self.config.validation_lengths[0]
         metric = None if validation is None else validation[first]
-        # What all ranks must do together comes before what the first does alone.
+        # All ranks must gather together before rank 0 writes alone.
         norm = self._weight_norm()
         tensors = {
             "model": whole_on_first(self.model.state_dict(), self.ranks),
@@ -248,17 +249,17 @@ class _Training:
         )
 
     def finish(self) -> GPT:
-        """Save the model, and give it back whole."""
+        """Save the model and return it whole."""
         folder = self.folder / MODEL
         weights = whole_on_first(self.model.state_dict(), self.ranks)
         self.ranks.on_first(lambda: self.model.save_pretrained(folder, state_dict=weights))
         return self.held.trained(folder)
 
     def _gradients(self, tokens: Tensor, targets: Tensor) -> tuple[float, float]:
-        """Gradients of the mean loss over the batch; that loss, and the norm before clipping."""
+        """Compute the gradients of the mean loss; return that loss and the norm before clipping."""
         rows = self.config.micro_batch_size or len(tokens)
         parts = list(zip(torch.split(tokens, rows), torch.split(targets, rows), strict=True))
-        # Ranks are weighed equally, so each share is of what all of them score.
+        # Gradients are averaged over ranks, so each part is weighted by its share of all scored tokens.
         (scored,) = self.ranks.sum(_scored(targets))
         mean = 0.0
         for number, (inputs, expected) in enumerate(parts, start=1):
@@ -277,7 +278,7 @@ class _Training:
             clip_grads_with_norm_(parameters, self.config.clip_norm, norm)
         return total / self.ranks.size, float(norm)
 
-    def _validated(self) -> dict[int, float]:
+    def _validation_losses(self) -> dict[int, float]:
         with self.config.autocast(self.device):
             return validation_losses(self.model, self.validation, self.ranks)
 
@@ -286,8 +287,9 @@ class _Training:
         if math.isfinite(loss) and math.isfinite(norm) and loss <= EXPLODED * guessing:
             return
         raise DivergedError(
-            f"step {self.step + 1}: the loss is {loss:.4g} (guessing has {guessing:.4g}), the norm of "
-            f"its gradient {norm:.4g}, that of the weights {self._weight_norm():.4g}. {self._remedy()}"
+            f"step {self.step + 1}: the loss is {loss:.4g} (guessing: {guessing:.4g}), the norm of "
+            f"its gradient {norm:.4g}, the norm of the weights {self._weight_norm():.4g}. "
+            f"{self._remedy()}"
         )
 
     def _weight_norm(self) -> float:
@@ -296,15 +298,15 @@ class _Training:
     def _remedy(self) -> str:
         checkpoints = find_checkpoints(self.folder / CHECKPOINTS)
         good = next((found.path for found in checkpoints if found.damage is None), None)
-        saved = f"The last good checkpoint is {good}" if good else "No checkpoint was saved before"
+        saved = f"The last good checkpoint is {good}" if good else "There is no earlier checkpoint"
         return f"{saved}. Lower the learning rates or set clip_norm, and train in another folder"
 
 
 def validation_losses(model: Scored, tokens: ValidationSet, ranks: Ranks) -> dict[int, float]:
-    """The mean loss by length, in nats, the same on every rank; all must call this.
+    """Mean loss per length, in nats, the same on every rank; all ranks must call this.
 
-    All call the model equally often: one that has but a part of the weights needs the others for each
-    call. A rank that has no batch left takes another's, and does not count it.
+    All call the model equally often, because ranks that hold a part of the weights need the others in
+    each call. A rank that has no batch left repeats another's, and does not count it.
 
     >>> import torch
     >>> from scale_invariant_attention.data import SameTokens, standard_library
@@ -317,27 +319,27 @@ def validation_losses(model: Scored, tokens: ValidationSet, ranks: Ranks) -> dic
     losses = {}
     for length in tokens.lengths:
         batches = tokens.batches(length, batch_size=rows_at_once(length))
-        mine, scored = 0.0, 0
+        own, scored = 0.0, 0
         while turn := list(islice(batches, ranks.size)):
             inputs, targets = turn[min(ranks.rank, len(turn) - 1)]
             loss = float(token_losses(model, inputs, targets, ranks.device).sum())
             if ranks.rank < len(turn):
-                mine += loss
+                own += loss
                 scored += int((targets != NOT_SCORED).sum())
-        total, count = ranks.sum(mine, scored)
+        total, count = ranks.sum(own, scored)
         losses[length] = total / count
     return losses
 
 
 class StopRequest:
-    """While it is open, SIGTERM and SIGINT are noted; a second SIGINT interrupts as ever.
+    """Context in which SIGTERM and SIGINT request a stop; a second SIGINT interrupts as usual.
 
-    `notice` is called with what is going to happen, when the first of them comes.
+    `notice` is called with a sentence at the first signal.
 
     >>> with StopRequest(notice=print) as stop:
     ...     signal.raise_signal(signal.SIGTERM)
     ...     stop.requested
-    Stopping after this step, to save it.
+    Stopping after this step, with a checkpoint.
     True
     """
 
@@ -347,7 +349,7 @@ class StopRequest:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "StopRequest":
-        # Signals belong to the main thread; a training in another one is stopped by others.
+        # Only the main thread receives signals; a training in another thread is stopped otherwise.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._before[number] = signal.signal(number, self._note)
@@ -362,4 +364,4 @@ class StopRequest:
             raise KeyboardInterrupt
         if not self.requested:
             self.requested = True
-            self._notice("Stopping after this step, to save it.")
+            self._notice("Stopping after this step, with a checkpoint.")

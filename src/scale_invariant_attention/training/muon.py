@@ -1,14 +1,14 @@
-"""Muon: momentum for matrices, whose update is turned into one with all singular values near 1.
+"""Muon: momentum for matrices, with updates orthogonalised so that all singular values are near 1.
 
     buffer += (1 - momentum) (gradient - buffer)
     update  = orthogonalised(gradient + momentum (buffer - gradient))
     weight -= rate max(1, rows / columns)^0.5 update
 
-This is the arithmetic of ``torch.optim.Muon`` but for its precision: that one orthogonalises in
-bfloat16, which CPUs without units for it multiply hundreds of times slower than float32.
+This is the arithmetic of ``torch.optim.Muon`` except for its precision: that one orthogonalises in
+bfloat16, which CPUs without units for it multiply hundreds of times more slowly than float32.
 
-Of a sharded weight each rank has its part of the buffer. The update is gathered, every rank
-orthogonalises all of it, and takes its part.
+For a sharded weight each rank holds its part of the buffer. The update is gathered, every rank
+orthogonalises all of it and applies its part.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,8 +21,8 @@ from ..arguments import real_number
 from ..attention.numerics import compute_dtype, without_autocast
 from .parallel import part_like, whole
 
-# An odd polynomial that is steep at 0: five of them bring singular values from above 0.01 to about
-# 0.7 ... 1.2, sooner than one that would converge to 1.
+# An odd polynomial that is steep at 0: applied five times, it brings singular values above 0.01 to about
+# 0.7 ... 1.2, faster than one that would converge to 1.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 STEPS = 5
 SMALLEST_NORM = 1e-7
@@ -31,13 +31,13 @@ SMALLEST_NORM = 1e-7
 class Muon(torch.optim.Optimizer):
     """Muon with Nesterov momentum, for matrices that may be sharded.
 
-    Its state has the same names and meaning as that of ``torch.optim.Muon``.
+    Its state has the names and meaning of ``torch.optim.Muon``'s.
 
     Args:
-        params: matrices, or groups of them as for any optimiser of torch.
+        params: matrices, or groups of them as for any torch optimiser.
         lr: the rate, before the factor for matrices with more rows than columns.
-        momentum: how much of the buffer stays at each step.
-        dtype: in which to orthogonalise; None: that of the weights, float32 at least.
+        momentum: fraction of the buffer that is kept at each step.
+        dtype: in which to orthogonalise; None means the weights' dtype, at least float32.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Muon(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "momentum": momentum})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As torch's, for matrices only."""
+        """Add a group of matrices; other tensors are refused."""
         super().add_param_group(param_group)
         for weight in self.param_groups[-1]["params"]:
             if weight.ndim != 2:
@@ -74,7 +74,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Change every weight that has a gradient."""
+        """Update every weight that has a gradient."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -82,10 +82,10 @@ class Muon(torch.optim.Optimizer):
         for group in self.param_groups:
             for weight in group["params"]:
                 if weight.grad is not None:
-                    self._change(weight, weight.grad, group["lr"], group["momentum"])
+                    self._update(weight, weight.grad, group["lr"], group["momentum"])
         return loss
 
-    def _change(self, weight: Tensor, gradient: Tensor, rate: float, momentum: float) -> None:
+    def _update(self, weight: Tensor, gradient: Tensor, rate: float, momentum: float) -> None:
         state = self.state[weight]
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = torch.zeros_like(gradient)
@@ -98,10 +98,10 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalised(matrix: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """A matrix ``[rows, columns]`` with the same singular vectors, and singular values of 0.68 to 1.16.
+    """A matrix ``[rows, columns]`` with the same singular vectors and singular values of 0.68 to 1.16.
 
     Five Newton-Schulz steps ``X <- a X + (b X X' + c (X X')^2) X``, in `dtype`, by default float32 or
-    wider. A matrix of zeros stays, and singular values below a hundredth of the matrix's norm rise less.
+    wider. A zero matrix stays zero; singular values below a hundredth of the matrix's norm rise less.
 
     >>> matrix = torch.diag(torch.tensor([300.0, 20.0, 4.0]))
     >>> orthogonalised(matrix).diag()
@@ -109,7 +109,7 @@ def orthogonalised(matrix: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """
     a, b, c = COEFFICIENTS
     rows, columns = matrix.shape
-    # The smaller of the two Gram matrices.
+    # Gives the smaller of the two Gram matrices.
     x = matrix.T if rows > columns else matrix
     x = x.to(compute_dtype(x.dtype) if dtype is None else dtype)
     with without_autocast(x.device):

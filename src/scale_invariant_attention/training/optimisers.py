@@ -1,4 +1,4 @@
-"""The optimisers of a GPT as one: Muon for the matrices of its blocks, Adam for everything else."""
+"""The optimisers of a GPT: Muon for the matrices of its blocks, Adam for everything else."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -17,13 +17,13 @@ MOMENTUM = 0.95
 ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
 MUON_STATE = ("momentum_buffer",)
 
-# What torch.compile and DistributedDataParallel put into the names of parameters.
+# Parts that torch.compile and DistributedDataParallel add to the names of parameters.
 WRAPPERS = ("_orig_mod", "module")
 
 
 @dataclass(frozen=True)
 class LearningRates:
-    """The rates of the four groups of parameters; the defaults are the paper's for 162M."""
+    """Learning rates of the four groups of parameters; the defaults are the paper's for 162M."""
 
     embedding: float = 0.3
     head: float = 0.002
@@ -39,11 +39,11 @@ class LearningRates:
 
 
 class Optimisers:
-    """Adam and Muon with the rates of four groups, and one schedule for all of them.
+    """Adam and Muon with the rates of four groups, and one schedule for all.
 
-    Made by :func:`build_optimisers`. The state is tensors named by parameter and kind, as
-    ``blocks.0.mlp.up.weight.momentum_buffer``, and values that JSON can hold. The names are the same
-    for a model and for the wrapped or compiled model, and the state fits both.
+    Built by :func:`build_optimisers`. The state is tensors named by parameter and kind, such as
+    ``blocks.0.mlp.up.weight.momentum_buffer``, and JSON values. A model and its wrapped or compiled form
+    have the same names, and the state fits both.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Optimisers:
         return self._adam, self._muon
 
     def step(self) -> None:
-        """Change every parameter that has a gradient."""
+        """Update every parameter that has a gradient."""
         for optimiser in self.optimisers:
             optimiser.step()
 
@@ -87,7 +87,7 @@ class Optimisers:
             optimiser.zero_grad(set_to_none=True)
 
     def set_schedule_factor(self, factor: float) -> None:
-        """Set every rate to `factor` times its own."""
+        """Set every learning rate to `factor` times its base rate."""
         if real_number("factor", factor) < 0:
             raise ValueError(f"factor must satisfy factor >= 0, got {factor}")
         self.schedule_factor = float(factor)
@@ -97,7 +97,7 @@ class Optimisers:
 
     @property
     def state_bytes(self) -> int:
-        """The size of the state once every parameter has been changed, known from the start."""
+        """Size of the state once every parameter has been updated, known in advance."""
         return sum(
             4 if kind == "step" else parameter.numel() * parameter.element_size()
             for parameter, kinds in self._kinds.items()
@@ -105,10 +105,7 @@ class Optimisers:
         )
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """The state of every parameter that has been changed: the tensors themselves, no copies.
-
-        Those of a sharded parameter are sharded.
-        """
+        """The state of every updated parameter: the tensors themselves, sharded like the parameter."""
         return {
             f"{name}.{kind}": state[kind]
             for name, parameter in self._parameters.items()
@@ -117,7 +114,7 @@ class Optimisers:
         }
 
     def state_values(self) -> dict[str, Any]:
-        """What the state has besides tensors: rates, schedule, and which parameters have no state."""
+        """The rest of the state: rates, schedule factor, and parameters that have not been updated."""
         unchanged = [name for name, p in self._parameters.items() if not self._state(p)]
         return {
             "rates": asdict(self.rates),
@@ -126,10 +123,10 @@ class Optimisers:
         }
 
     def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state_tensors` and :meth:`state_values` gave, to the bit.
+        """Restore the exact state that :meth:`state_tensors` and :meth:`state_values` returned.
 
-        The tensors are whole, and are copied to where the parameters are; of those of a sharded one
-        each rank takes its part. If they do not fit, nothing is changed.
+        The tensors are whole, and are copied to the devices of the parameters; each rank takes its part
+        of those of sharded parameters. If they do not fit, nothing is changed.
         """
         expected = {
             f"{name}.{kind}": (parameter, kind)
@@ -142,7 +139,7 @@ class Optimisers:
         for optimiser in self.optimisers:
             optimiser.state.clear()
         for name, (parameter, kind) in expected.items():
-            # Adam counts its steps on the device only where it is fused or captured.
+            # Adam counts its steps on the device only if it is fused.
             on_cpu = kind == "step" and not self._adam.defaults["fused"]
             device = "cpu" if on_cpu else parameter.device
             tensor = tensors[name].detach().to(device, copy=True)
@@ -156,15 +153,15 @@ class Optimisers:
         return self._muon if self._kinds[parameter] == MUON_STATE else self._adam
 
     def _state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        # Not by index: that would make an empty state for it.
+        # Indexing would create an empty state.
         state: dict[str, Tensor] = self._optimiser(parameter).state.get(parameter, {})
         return state
 
 
 def build_optimisers(model: nn.Module, rates: LearningRates | None = None) -> Optimisers:
-    """The optimisers of a GPT, also one that is wrapped or compiled.
+    """The optimisers of a GPT, which may be wrapped or compiled.
 
-    Weights and state are float32 (or float64); to compute in less, run the model under autocast.
+    Weights and state are float32 (or float64); to compute in lower precision, use autocast.
 
     >>> from scale_invariant_attention.model import GPT, GPTConfig
     >>> model = GPT(GPTConfig.preset("mini"))
@@ -192,7 +189,7 @@ def build_optimisers(model: nn.Module, rates: LearningRates | None = None) -> Op
 
 
 def plain_name(name: str) -> str:
-    """The name that a parameter has in the model itself, without those of wrappers.
+    """The name of a parameter in the model itself, without the parts of wrappers.
 
     >>> plain_name("module._orig_mod.blocks.0.mlp.up.weight")
     'blocks.0.mlp.up.weight'
@@ -201,15 +198,15 @@ def plain_name(name: str) -> str:
 
 
 def fast_in_bfloat16(device: torch.device) -> bool:
-    """Whether a device has units for products of bfloat16 matrices."""
+    """Whether a device has units for bfloat16 matrix products."""
     return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def _muon(groups: list[dict[str, Any]], matrix: Tensor) -> torch.optim.Optimizer:
-    """Muon in bfloat16 where that is fast, torch's if each rank has the matrices whole.
+    """Muon in bfloat16 where that is fast, torch's own if every rank holds whole matrices.
 
-    Torch's does not know of shards: its ranks would exchange something in most of its products, and
-    it fails for a matrix of one row.
+    Torch's is unaware of shards: ranks would communicate in most of its products, and it fails for a
+    matrix of one row.
     """
     fast = fast_in_bfloat16(matrix.device)
     if fast and not is_sharded(matrix):
@@ -227,11 +224,11 @@ def _check_state(
     for name in sorted(expected.keys() | tensors.keys()):
         if name not in tensors:
             raise ValueError(
-                f"tensors must have {name!r}, but it is missing; are they of this model?"
+                f"tensors must have {name!r}, which is missing; do they belong to this model?"
             )
         if name not in expected:
             raise ValueError(
-                f"tensors have {name!r}, which this model has not; are they of this model?"
+                f"tensors have {name!r}, which this model does not have; do they belong to this model?"
             )
         parameter, kind = expected[name]
         shape, dtype = (
@@ -242,5 +239,5 @@ def _check_state(
         if tensors[name].shape != shape or tensors[name].dtype != dtype:
             raise ValueError(
                 f"{name!r} must be {dtype} of shape {tuple(shape)}, got {tensors[name].dtype} of "
-                f"shape {tuple(tensors[name].shape)}; are the tensors of this model?"
+                f"shape {tuple(tensors[name].shape)}; do the tensors belong to this model?"
             )

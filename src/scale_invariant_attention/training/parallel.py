@@ -1,4 +1,9 @@
-"""How the ranks hold the model that they train: one alone, each a copy, or each a part."""
+"""How ranks hold the model they train: one process alone, a copy per rank, or a part per rank.
+
+Parts are made by torch's FSDP2, which shards every weight along its first dimension, as a DTensor; the
+last ranks may hold less, or nothing. A block's weights are gathered for its forward and its backward
+pass and freed after each; those of embedding and head stay gathered for a whole step.
+"""
 
 import gc
 from collections.abc import Mapping
@@ -19,9 +24,9 @@ if TYPE_CHECKING:
 
 
 class Alone:
-    """One process has the whole model.
+    """One process holds the whole model.
 
-    `model` has the parameters and is what validation calls; `called` is what a step calls.
+    `model` has the parameters and is called by validation; `called` is called by training steps.
     """
 
     def __init__(self, model: GPT, ranks: Ranks, *, compiled: bool) -> None:
@@ -34,19 +39,19 @@ class Alone:
         return model.to(ranks.device)
 
     def exchanging(self, last: bool) -> AbstractContextManager[Any]:
-        """For a part of a batch, the last of them or not: whether ranks exchange its gradients."""
+        """Context for a part of a batch, in which ranks exchange gradients if need be."""
         return nullcontext()
 
     def trained(self, saved: str | PathLike[str]) -> GPT:
-        """The whole model, once it is trained and `saved` is its folder."""
+        """The whole model after training, which has been saved in the folder `saved`."""
         return self.model
 
     def leave(self) -> None:
-        """Let go of what may not outlive the process group."""
+        """Release what must not outlive the process group."""
 
 
 class Replicated(Alone):
-    """Every rank has a copy of the model, and they exchange gradients."""
+    """Every rank holds a copy of the model, and ranks exchange gradients."""
 
     def __init__(self, model: GPT, ranks: Ranks, *, compiled: bool) -> None:
         super().__init__(model, ranks, compiled=compiled)
@@ -54,13 +59,13 @@ class Replicated(Alone):
         self.called = self._wrapper
 
     def exchanging(self, last: bool) -> AbstractContextManager[Any]:
-        """Once a step, with the last of its parts."""
+        """Exchange once per step, with the last part of the batch."""
         return nullcontext() if last else self._wrapper.no_sync()
 
     def leave(self) -> None:
         """Drop the wrapper, whose destructor would deadlock.
 
-        It would destroy the group while it holds Python's lock, for which threads of the group wait.
+        It would destroy the group while holding Python's lock, for which threads of the group wait.
         """
         del self._wrapper
         self.called = self.model
@@ -68,10 +73,10 @@ class Replicated(Alone):
 
 
 class Sharded(Alone):
-    """Every rank has a part of each weight, and of its gradient and of the optimisers' state.
+    """Every rank holds a part of each weight, its gradient and its optimiser state.
 
-    Gradients are exchanged with every part of a batch: to wait for the last, each rank would have to
-    hold all of them.
+    Gradients are exchanged with every part of a batch: to wait for the last one, each rank would have
+    to hold all of them.
     """
 
     def _placed(self, model: GPT, ranks: Ranks) -> GPT:
@@ -79,7 +84,7 @@ class Sharded(Alone):
         return model
 
     def trained(self, saved: str | PathLike[str]) -> GPT:
-        """Read from its folder, to the CPU: a device may have no room for it."""
+        """Read the model from its folder to the CPU: a device may have no room for it."""
         return GPT.from_pretrained(
             saved,
             backend=self.model.backend,
@@ -87,23 +92,23 @@ class Sharded(Alone):
         )
 
 
-# What each of several ranks may have.
+# What each of several ranks may hold.
 PARALLEL: dict[str, type[Alone]] = {"replicate": Replicated, "shard": Sharded}
 
 
 def hold_model(model: GPT, ranks: Ranks, parallel: str, *, compiled: bool) -> Alone:
-    """Bring a model, which is the same on all ranks, to where they train it.
+    """Move a model, which is the same on all ranks, to where they train it.
 
-    `parallel` is one of ``PARALLEL``; for one rank alone it does not matter.
+    `parallel` is one of ``PARALLEL``, and has no effect on one rank alone.
     """
     held = Alone if ranks.size == 1 else PARALLEL[parallel]
     return held(model, ranks, compiled=compiled)
 
 
 def shard(model: GPT, ranks: Ranks) -> None:
-    """Leave each rank its part of the weights, on its device; all must call this with the same model.
+    """Shard the weights over the ranks' devices; all ranks must call this with the same model.
 
-    Block after block, so that no device has to hold the whole.
+    This works block by block, so that no device has to hold the whole model.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -115,7 +120,7 @@ def shard(model: GPT, ranks: Ranks) -> None:
 
 
 def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
-    """Whether this rank has but a part of a tensor."""
+    """Whether this rank holds only a part of a tensor."""
     if not (dist.is_available() and dist.is_initialized()):
         return False
     from torch.distributed.tensor import DTensor
@@ -124,7 +129,7 @@ def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor, gathered from its parts if it has parts; then all ranks must call this."""
+    """The whole of a tensor; if it is sharded it is gathered, and all ranks must call this."""
     if not is_sharded(tensor):
         return tensor
     gathered: Tensor = tensor.full_tensor()
@@ -132,12 +137,12 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def part_like(tensor: Tensor, like: Tensor) -> Tensor:
-    """Of a whole tensor what a rank has of `like`: all of it, or its part; nothing is exchanged."""
+    """The part of a whole tensor that this rank holds of `like`, without communication."""
     if not is_sharded(like):
         return tensor
     from torch.distributed.tensor import distribute_tensor
 
-    # Every rank cuts its own copy: with a source, that rank's would be sent to all.
+    # Every rank cuts its own copy; given a source rank, torch would send that one's to all.
     part: Tensor = distribute_tensor(
         tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None
     )
@@ -145,20 +150,20 @@ def part_like(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def whole_on_first(tensors: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
-    """All of many tensors on rank 0, those with parts on its CPU, and none on others; all must call.
+    """Whole tensors on rank 0, sharded ones on its CPU, and none on other ranks; all must call this.
 
-    They are gathered one after the other: a device has room for one of them, not for all.
+    They are gathered one by one: a device has room for one of them, not for all.
     """
-    found = {}
+    collected = {}
     for name, tensor in tensors.items():
         gathered = whole(tensor)
         if ranks.rank == 0:
-            found[name] = gathered.cpu() if is_sharded(tensor) else gathered
-    return found
+            collected[name] = gathered.cpu() if is_sharded(tensor) else gathered
+    return collected
 
 
 def load_whole(model: GPT, tensors: Mapping[str, Tensor]) -> None:
-    """Load weights as ``load_state_dict`` does, also where the model has but a part of each."""
+    """Load whole weights as ``load_state_dict`` does, also into a sharded model."""
     own = model.state_dict()
     model.load_state_dict(
         {

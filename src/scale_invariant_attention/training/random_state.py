@@ -1,4 +1,4 @@
-"""The state of the random generators of a process: torch's, NumPy's and Python's, exactly."""
+"""Captures and restores the random generators of a process: torch's, NumPy's and Python's."""
 
 import random
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class RandomState:
-    """Tensors, uint8, of torch's generators on the CPU and on each GPU, and values for JSON."""
+    """Torch's generators on the CPU and each GPU as uint8 tensors, the others as JSON values."""
 
     tensors: dict[str, Tensor]
     values: dict[str, Any]
 
 
 def capture_random_state() -> RandomState:
-    """The state of the global generators now.
+    """The current state of the global generators.
 
     >>> state = capture_random_state()
     >>> first = torch.rand(3)
@@ -47,9 +47,9 @@ def capture_random_state() -> RandomState:
 
 
 def restore_random_state(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-    """Put the global generators back to where :func:`capture_random_state` found them.
+    """Restore the global generators to the state that :func:`capture_random_state` returned.
 
-    States of GPUs that this machine does not have are passed over: their numbers cannot come again.
+    States of GPUs that this machine does not have are ignored.
     """
     if "torch" not in tensors:
         raise ValueError(f"tensors must have the state 'torch', got {sorted(tensors)}")

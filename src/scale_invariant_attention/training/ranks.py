@@ -1,4 +1,4 @@
-"""The processes that train one model together, as torchrun starts them, or the one that trains alone."""
+"""The processes that train one model together, started by torchrun, or the only one; their devices."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -14,24 +14,24 @@ from torch import Tensor
 Result = TypeVar("Result")
 
 
-# How long ranks wait for one of them, which may be evaluating alone.
+# How long ranks wait for one that may be evaluating alone.
 PATIENCE = timedelta(hours=2)
 
 
 class FirstRankFailedError(RuntimeError):
-    """Rank 0, which alone writes, could not; it says why."""
+    """Rank 0, the only one that writes, failed; its own error says why."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """How many processes there are, which of them this is, and its device."""
+    """This process among all: its rank, their number, and its device."""
 
     rank: int
     size: int
     device: torch.device
 
     def sum(self, *values: float) -> tuple[float, ...]:
-        """The sum of each value over all ranks, in float64; all must call this.
+        """The sum of each value over all ranks, in float64; all ranks must call this.
 
         >>> Ranks(0, 1, torch.device("cpu")).sum(0.5, 2)
         (0.5, 2.0)
@@ -43,7 +43,7 @@ class Ranks:
         return tuple(total.tolist())
 
     def on_first(self, action: Callable[[], Result]) -> Result | None:
-        """Let rank 0 act while the others wait, which get None; if it fails, all fail."""
+        """Run an action on rank 0 while the others wait; they get None, and fail if it fails."""
         result, failure = None, None
         if self.rank == 0:
             try:
@@ -54,20 +54,20 @@ class Ranks:
         if failure is not None:
             raise failure
         if failures:
-            raise FirstRankFailedError("rank 0 failed, and says why; this rank stops with it")
+            raise FirstRankFailedError("rank 0 failed, see its error; this rank stops with it")
         return result
 
 
 def is_first_rank() -> bool:
-    """Whether this process is the one that writes and talks."""
+    """Whether this process is the one that writes and prints."""
     return os.environ.get("RANK", "0") == "0"
 
 
 @contextmanager
 def open_ranks(device: torch.device | str | None = None) -> Iterator[Ranks]:
-    """The ranks of this process group; if torchrun started this process, it joins the others.
+    """Open the ranks of this process group, which is created if torchrun started this process.
 
-    `device` is as for ``find_device``.
+    `device` is as for :func:`find_device`.
     """
     device = find_device(device)
     if dist.is_available() and dist.is_initialized():
@@ -87,9 +87,9 @@ def open_ranks(device: torch.device | str | None = None) -> Iterator[Ranks]:
 
 
 def find_device(name: torch.device | str | None = None) -> torch.device:
-    """The device of a name; None is a GPU, or the CPU where there is none.
+    """The device with a name; None means a GPU, or the CPU if there is none.
 
-    Of several processes that torchrun started on a machine each gets a GPU of its own.
+    Processes that torchrun started on one machine get different GPUs.
 
     >>> find_device("cpu")
     device(type='cpu')
@@ -107,11 +107,11 @@ def find_device(name: torch.device | str | None = None) -> torch.device:
         ) from error
     if device.type == "cuda":
         count = torch.cuda.device_count()
-        place = int(os.environ.get("LOCAL_RANK", "0")) if str(device) == "cuda" else device.index
-        if place >= count:
+        index = int(os.environ.get("LOCAL_RANK", "0")) if str(device) == "cuda" else device.index
+        if index >= count:
             raise ValueError(
-                f"device must be one that torch finds here, got {str(device)!r} for GPU {place}, and "
+                f"device must be one that torch finds here, got {str(device)!r} for GPU {index}, and "
                 f"there are {count}; give 'cpu', or start no more processes than there are GPUs"
             )
-        device = torch.device("cuda", place)
+        device = torch.device("cuda", index)
     return device

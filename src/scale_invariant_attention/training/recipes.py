@@ -1,4 +1,4 @@
-"""Whole configurations by name: the paper's, and one for CPUs."""
+"""Recipes: complete configurations by name, the paper's and one for CPUs."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +10,7 @@ from .config import TrainingConfig
 
 
 def recipe(name: str, **changes: Any) -> TrainingConfig:
-    """The recipe of a name, with any fields changed.
+    """A recipe by name, with some fields changed.
 
     >>> recipe("162m-4k", scheme="rope").steps
     4578
@@ -24,12 +24,12 @@ def recipe(name: str, **changes: Any) -> TrainingConfig:
 
 
 def mini() -> TrainingConfig:
-    """Less than a million parameters on the source of Python, in minutes on one core."""
+    """Less than a million parameters, trained on the source of Python in minutes on one core."""
     return TrainingConfig()
 
 
 def paper_162m(length: int) -> TrainingConfig:
-    """The paper's 162M on 2.4B tokens of FineWeb, 524,288 a step, at one of its three lengths."""
+    """The paper's 162M on 2.4B tokens of FineWeb, 524,288 per step, at one of its three lengths."""
     return TrainingConfig(
         vocab_size=50_304,
         layers=12,
@@ -56,7 +56,7 @@ def paper_162m(length: int) -> TrainingConfig:
 
 
 def paper_304m() -> TrainingConfig:
-    """The paper's 304M on 10.0B tokens of FineWeb, 917,504 a step."""
+    """The paper's 304M on 10.0B tokens of FineWeb, 917,504 per step."""
     return replace(
         paper_162m(4096),
         layers=16,

@@ -1,8 +1,8 @@
-"""Learning rates over a training: a factor for all rates, as a function of the step.
+"""Schedules: a factor on all learning rates as a function of the step.
 
-Steps count from 0, and the factor of step ``s`` is that of the update that leads from ``s`` to
-``s + 1`` updates made. So no update is without effect: a warm-up of 100 steps starts at 1/100 and has
-reached 1 in its last, and a decline reaches 0 at step ``steps``, which is one after the last.
+Steps count from 0: the factor of step ``s`` applies to update ``s + 1``. No update is without effect: a
+warm-up of 100 steps starts at 1/100 and reaches 1 in its last, and a decay reaches 0 at step ``steps``,
+one after the last.
 """
 
 import math
@@ -16,7 +16,7 @@ class Schedule(Protocol):
     """A factor in [0, 1] for every step of a training."""
 
     def factor(self, step: int, steps: int) -> float:
-        """Of the given step, ``0 <= step <= steps``, in a training of so many steps."""
+        """The factor of a step, ``0 <= step <= steps``, in a training of ``steps`` steps."""
         ...
 
 
@@ -40,10 +40,10 @@ class Trapezoid:
         integer("warmup_steps", self.warmup_steps, at_least=0)
 
     def factor(self, step: int, steps: int) -> float:
-        """See the class."""
+        """The factor of a step; see the class."""
         _check(step, steps)
-        decline = steps - self.warmup_steps - self.constant_steps
-        if decline < 0:
+        decay = steps - self.warmup_steps - self.constant_steps
+        if decay < 0:
             raise ValueError(
                 f"steps must be at least warmup_steps + constant_steps = "
                 f"{self.warmup_steps + self.constant_steps}, got {steps}; train longer, or shorten them"
@@ -51,7 +51,7 @@ class Trapezoid:
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps
         left = steps - step
-        return left / decline if left < decline else 1.0
+        return left / decay if left < decay else 1.0
 
 
 @dataclass(frozen=True)
@@ -70,17 +70,17 @@ class Cosine:
         integer("warmup_steps", self.warmup_steps, at_least=0)
 
     def factor(self, step: int, steps: int) -> float:
-        """See the class."""
+        """The factor of a step; see the class."""
         _check(step, steps)
-        decline = steps - self.warmup_steps
-        if decline < 0:
+        decay = steps - self.warmup_steps
+        if decay < 0:
             raise ValueError(
                 f"steps must be at least warmup_steps = {self.warmup_steps}, got {steps}; train "
                 f"longer, or shorten it"
             )
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps
-        done = (step - self.warmup_steps) / decline if decline else 1.0
+        done = (step - self.warmup_steps) / decay if decay else 1.0
         return (1 + math.cos(math.pi * done)) / 2
 
 

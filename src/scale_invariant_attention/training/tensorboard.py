@@ -1,7 +1,7 @@
-"""The metrics of a run as event files, for TensorBoard.
+"""Writes the metrics of a run as event files for TensorBoard.
 
-They are made from `metrics.jsonl` anew each time the run is started or resumed, and grow from there. So
-they show every step once, wherever the run was broken off, and those made without them too.
+The files are rebuilt from `metrics.jsonl` each time the run starts or resumes, and grow from there. So
+they show every step once, wherever the run was interrupted, and also steps made without them.
 """
 
 from collections.abc import Mapping
@@ -15,19 +15,19 @@ from .config import TrainingConfig
 from .loop import Progress
 from .runs import TENSORBOARD, read_metrics
 
-# Seconds after which what was added is there to be seen.
+# Seconds after which added values become visible.
 FLUSH_AFTER = 10
 
 
 class TensorBoard:
-    """Called after every step of a training, as its `watch`, on the rank that writes.
+    """Writes event files as the `watch` of a training, called after every step on rank 0.
 
-    Files that are there are replaced at the first step, or at the end if the run had none left; a
-    training that is refused leaves them alone.
+    Existing files are replaced at the first step, or at the end if no step was left; a training that is
+    refused leaves them alone.
 
     Args:
         folder: of the run.
-        config: what is trained.
+        config: of the training.
     """
 
     def __init__(self, folder: str | PathLike[str], config: TrainingConfig) -> None:
@@ -36,7 +36,7 @@ class TensorBoard:
         except ModuleNotFoundError as missing:
             raise ModuleNotFoundError(
                 "event files need tensorboard; "
-                'pip install "scale-invariant-attention[tensorboard]" adds it',
+                'install it with: pip install "scale-invariant-attention[tensorboard]"',
                 name=missing.name,
             ) from missing
         self._new_writer = SummaryWriter
@@ -48,8 +48,8 @@ class TensorBoard:
         """Add a step."""
         if self._writer is None:
             self._start(before=now.step)
-        values = _of_step(now.loss, now.gradient_norm, now.factor, now.tokens_per_second)
-        self._add(now.step, values | _by_length(now.validation or {}), time())
+        values = _step_values(now.loss, now.gradient_norm, now.factor, now.tokens_per_second)
+        self._add(now.step, values | _loss_values(now.validation or {}), time())
         if now.validation is not None:
             self._writer.flush()
 
@@ -68,7 +68,7 @@ class TensorBoard:
             self._writer.close()
 
     def _start(self, before: int | None = None) -> None:
-        """Write the steps that are recorded, up to one that is yet to be added."""
+        """Write the recorded steps, those before step `before` if given."""
         folder = self._run / TENSORBOARD
         for outdated in folder.glob("events.out.tfevents.*"):
             outdated.unlink()
@@ -76,26 +76,26 @@ class TensorBoard:
         lines = [
             line for line in read_metrics(self._run) if before is None or line["step"] < before
         ]
-        # No time was recorded but what steps took: they end now, as if nothing had come between.
-        moment = time() - sum(line.get("seconds", 0.0) for line in lines)
+        # Only durations were recorded: let the steps end now, without gaps between them.
+        timestamp = time() - sum(line.get("seconds", 0.0) for line in lines)
         for line in lines:
-            moment += line.get("seconds", 0.0)
-            self._add(line["step"], self._recorded(line), moment)
+            timestamp += line.get("seconds", 0.0)
+            self._add(line["step"], self._recorded(line), timestamp)
         self._writer.flush()
 
     def _recorded(self, line: Mapping[str, Any]) -> dict[str, float]:
-        """The values of a line of the metrics, which is that of a step or of a validation."""
+        """The values of a line of the metrics, of a step or of a validation."""
         if "validation" in line:
-            return _by_length(line["validation"])
+            return _loss_values(line["validation"])
         rate = self._tokens / line["seconds"]
-        return _of_step(line["loss"], line["gradient_norm"], line["factor"], rate)
+        return _step_values(line["loss"], line["gradient_norm"], line["factor"], rate)
 
-    def _add(self, step: int, values: Mapping[str, float], moment: float) -> None:
+    def _add(self, step: int, values: Mapping[str, float], timestamp: float) -> None:
         for name, value in values.items():
-            self._writer.add_scalar(name, value, step, walltime=moment)
+            self._writer.add_scalar(name, value, step, walltime=timestamp)
 
 
-def _of_step(
+def _step_values(
     loss: float, gradient_norm: float, factor: float, tokens_per_second: float
 ) -> dict[str, float]:
     return {
@@ -106,5 +106,5 @@ def _of_step(
     }
 
 
-def _by_length(losses: Mapping[Any, float]) -> dict[str, float]:
+def _loss_values(losses: Mapping[Any, float]) -> dict[str, float]:
     return {f"validation_loss/{length}": loss for length, loss in losses.items()}

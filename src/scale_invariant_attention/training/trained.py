@@ -1,4 +1,4 @@
-"""A trained model from the folder of a run, a checkpoint or a saved model, with what is known of it."""
+"""Opens trained models from the folder of a run, a checkpoint or a saved model."""
 
 import json
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ from .runs import CHECKPOINTS, CONFIG, MODEL, differences, read_config
 
 @dataclass(frozen=True, eq=False)
 class TrainedModel:
-    """A model, where it was found, and how it was trained, where that is known.
+    """A model, its path, and the configuration of its training, if known.
 
-    `unfinished` is the step of the checkpoint that it was read from, if its training has not ended.
+    `unfinished` is the step of the checkpoint it was read from, if its training has not ended.
     """
 
     model: GPT
@@ -31,21 +31,21 @@ class TrainedModel:
 def open_trained(
     folder: str | PathLike[str], *, device: torch.device | str = "cpu"
 ) -> TrainedModel:
-    """The model of a run, that of its last checkpoint while it is unfinished, or a saved model.
+    """Open the model of a run, of its last checkpoint if it is unfinished, or a saved model.
 
     Args:
-        folder: of a run, one of its checkpoints, or one that ``GPT.save_pretrained`` wrote.
-        device: where to put it.
+        folder: of a run, of one of its checkpoints, or written by ``GPT.save_pretrained``.
+        device: for the model.
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise FileNotFoundError(f"there is no folder {folder}; give that of a run or of a model")
+        raise FileNotFoundError(f"there is no folder {folder}; give the folder of a run or a model")
     if is_checkpoint(folder):
         training = _training_of(folder.absolute().parents[1])
         return _at_checkpoint(load_checkpoint(folder), training, device)
     if not (folder / CONFIG).exists():
         raise FileNotFoundError(
-            f"{folder} holds neither a run nor a model: it has no {CONFIG}; give the folder of one"
+            f"{folder} has no {CONFIG}, so it holds neither a run nor a model; give the folder of one"
         )
     if not _holds_run(folder):
         return TrainedModel(GPT.from_pretrained(folder, device=device), folder)
@@ -56,13 +56,13 @@ def open_trained(
     checkpoint = latest_checkpoint(folder / CHECKPOINTS)
     if checkpoint is None:
         raise FileNotFoundError(
-            f"the run in {folder} has saved no checkpoint yet; wait for its first, or go on with it"
+            f"the run in {folder} has saved no checkpoint yet; wait for its first, or resume it"
         )
     return _at_checkpoint(checkpoint, training, device)
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Whether a folder is that of a checkpoint of a run."""
+    """Whether a folder is a checkpoint of a run."""
     return folder.absolute().parent.name == CHECKPOINTS and NAME.fullmatch(folder.name) is not None
 
 
@@ -83,7 +83,7 @@ def _training_of(run: Path) -> TrainingConfig:
 
 
 def _holds_run(folder: Path) -> bool:
-    """Whether the configuration is that of a run; that of a model says that it is one."""
+    """Whether the folder's configuration is that of a run; that of a model has a `model_type`."""
     try:
         config = json.loads((folder / CONFIG).read_bytes())
     except (ValueError, RecursionError):
@@ -92,7 +92,7 @@ def _holds_run(folder: Path) -> bool:
 
 
 def _comparable(config: GPTConfig) -> dict[str, Any]:
-    """A configuration in which an option of 16 is one of 16.0."""
+    """A configuration in which the options 16 and 16.0 are equal."""
     options = {
         name: float(value) if type(value) is int else value
         for name, value in config.scheme_options.items()
@@ -101,14 +101,14 @@ def _comparable(config: GPTConfig) -> dict[str, Any]:
 
 
 def starting_weights(config: TrainingConfig) -> dict[str, Tensor]:
-    """Those that a configuration starts from, of a model that differs in its trained length at most."""
+    """The weights that a configuration starts from; only the training lengths may differ."""
     if config.start is None:
         raise ValueError("start must name a run or a model")
-    found = open_trained(config.start)
-    there, here = (_comparable(it) for it in (found.model.config, config.model_config()))
+    model = open_trained(config.start).model
+    there, here = (_comparable(it) for it in (model.config, config.model_config()))
     different = list(differences(there | {"train_length": here["train_length"]}, here))
     if different:
         raise ValueError(
             f"start must be a model like the one to train, got {config.start!r}: {'; '.join(different)}"
         )
-    return found.model.state_dict()
+    return model.state_dict()

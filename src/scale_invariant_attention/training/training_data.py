@@ -1,4 +1,4 @@
-"""What a configuration trains on and is validated with: windows of text, or the examples of a task."""
+"""Training and validation data of a configuration: windows of a corpus, or examples of a task."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from ..data import (
 )
 from ..data.needles import NeedleFormat, NeedleTask
 from ..data.recall import RecallTask
-from ..data.shards import BYTES, NotedEncoding, shards_encoding
+from ..data.shards import BYTES, RecordedEncoding, shards_encoding
 from ..data.tasks import Task, TaskBatches, TaskExamples
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 STANDARD_LIBRARY = "standard-library"
 TEXT, NEEDLES, RECALL = "text", "needles", "recall"
 TASKS = (TEXT, NEEDLES, RECALL)
-# Of validation and tests, whatever the seed of a training; trainings take those behind it.
+# The task seed of validation and tests; trainings use the seeds after it.
 HELD_OUT = 0
 
 
@@ -40,11 +40,11 @@ class Batches(Protocol):
 
 
 class ValidationSet(Protocol):
-    """Batches to be scored at several lengths."""
+    """Validation batches at several lengths."""
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """At which there are batches."""
+        """Lengths at which there are batches."""
         ...
 
     def batches(self, length: int, *, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -54,7 +54,7 @@ class ValidationSet(Protocol):
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The batches of a rank, a validation set, and the size of the corpora, to know them again."""
+    """The batches of a rank, a validation set, and the sizes of the corpora, to detect changes."""
 
     batches: Batches
     validation: ValidationSet
@@ -62,7 +62,7 @@ class TrainingData:
 
 
 def open_training_data(config: "TrainingConfig", rank: int = 0, ranks: int = 1) -> TrainingData:
-    """What `config` names, for one of several ranks."""
+    """Open the data of a configuration, for one of several ranks."""
     if config.task == TEXT:
         return _text(config, rank, ranks)
     train, held_out = (open_task(config, split, seed) for split, seed in _splits(config))
@@ -80,7 +80,7 @@ def open_training_data(config: "TrainingConfig", rank: int = 0, ranks: int = 1) 
 
 
 def open_task(config: "TrainingConfig", split: str, seed: int) -> Task:
-    """The task of a configuration on a split of its data."""
+    """Open the task of a configuration on a split of its data."""
     if config.task == NEEDLES:
         corpus = open_corpus(config.data, split, config.vocab_size)
         encoding = corpus_encoding(config.data).open()
@@ -88,13 +88,13 @@ def open_task(config: "TrainingConfig", split: str, seed: int) -> Task:
     task = RecallTask(**config.task_options, seed=seed)
     if task.vocab_size > config.vocab_size:
         raise ValueError(
-            f"vocab_size must be at least the {task.vocab_size} of the task, got {config.vocab_size}"
+            f"vocab_size must be at least the task's {task.vocab_size}, got {config.vocab_size}"
         )
     return task
 
 
 def check_task(task: str, options: Mapping[str, Any]) -> None:
-    """Refuse options that a task does not have."""
+    """Refuse options that the task does not have."""
     if task == TEXT:
         if options:
             raise ValueError(f"task_options must be empty for the task 'text', got {dict(options)}")
@@ -137,21 +137,21 @@ def _sizes(config: "TrainingConfig") -> dict[str, int]:
 def open_corpus(
     data: str, split: str, vocab_size: int, encoding: Encoding | None = None
 ) -> TokenStream:
-    """The tokens of a split, "train" or "validation", checked against the model's vocabulary.
+    """Open the tokens of a split, "train" or "validation", and check the vocabulary.
 
     `data` is "standard-library", "text:FOLDER" for text files, or "shards:FOLDER" for token shards. Text
-    becomes tokens by `encoding`; None is bytes.
+    is encoded by `encoding`; None means bytes.
 
     >>> len(open_corpus("standard-library", "validation", vocab_size=256)) > 100_000
     True
     """
-    kind, _, place = data.partition(":")
+    kind, _, folder = data.partition(":")
     if data == STANDARD_LIBRARY:
         corpus = standard_library(split, encoding)
-    elif kind == "text" and place:
-        corpus = text_files(place, split=split, encoding=encoding or "bytes")
-    elif kind == "shards" and place:
-        corpus = open_shards(place, split)
+    elif kind == "text" and folder:
+        corpus = text_files(folder, split=split, encoding=encoding or "bytes")
+    elif kind == "shards" and folder:
+        corpus = open_shards(folder, split)
     else:
         raise ValueError(
             f"data must be {STANDARD_LIBRARY!r}, 'text:FOLDER' or 'shards:FOLDER', got {data!r}"
@@ -163,11 +163,11 @@ def open_corpus(
     return corpus
 
 
-def corpus_encoding(data: str) -> NotedEncoding:
-    """How the text of a corpus became tokens.
+def corpus_encoding(data: str) -> RecordedEncoding:
+    """The encoding of a corpus.
 
     >>> corpus_encoding("standard-library").name
     'bytes'
     """
-    kind, _, place = data.partition(":")
-    return shards_encoding(place) if kind == "shards" else BYTES
+    kind, _, folder = data.partition(":")
+    return shards_encoding(folder) if kind == "shards" else BYTES

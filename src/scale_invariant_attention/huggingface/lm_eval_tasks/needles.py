@@ -11,7 +11,7 @@ import datasets
 
 from ...data import get_encoding, standard_library
 from ...data.needles import Needle, NeedleFormat, NeedleTask
-from ...evaluation.retrieval import found
+from ...evaluation.retrieval import needles_found
 
 # The same number as in `sia needle`.
 EXAMPLES = 50
@@ -51,7 +51,7 @@ def score(doc: dict[str, Any], results: Sequence[str]) -> dict[str, Any]:
     ]
     form = NeedleFormat(between=doc["between"], entry=doc["entry"])
     # An answer that runs on spoils its own last entry, so every answer counts as ended.
-    hits = found(results[0], True, needles, form)
+    hits = needles_found(results[0], True, needles, form)
     return {"found": (sum(hits), len(hits))}
 
 
