@@ -343,7 +343,7 @@ def test_a_lost_growing_shard_is_reported(tmp_path, small_batches):
     with pytest.raises(ShardError, match=r"partial does not have the \d+ tokens that shards\.json"):
         make(tmp_path)
     partial.unlink()
-    with pytest.raises(ShardError, match="partial has not"):
+    with pytest.raises(ShardError, match="partial does not have"):
         make(tmp_path)
 
 

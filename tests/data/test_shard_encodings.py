@@ -51,7 +51,7 @@ def test_a_tokenizer_file_is_kept_with_the_shards(text, tmp_path):
 def test_a_tokenizer_file_that_was_not_kept(text, tmp_path):
     noted = made(text, tmp_path / "shards", get_encoding(saved(tmp_path / "my.json")))
     (tmp_path / "shards" / "tokenizer.json").unlink()
-    with pytest.raises(FileNotFoundError, match=r"'my\.json [0-9a-f]{16} <.*not kept beside them"):
+    with pytest.raises(FileNotFoundError, match=r"'my\.json [0-9a-f]{16} <.*not beside them"):
         noted.open()
 
 
