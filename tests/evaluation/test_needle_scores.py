@@ -1,4 +1,4 @@
-"""Scores of answers, with answers that try to get more than they deserve."""
+"""Scores of answers, including answers that try to cheat."""
 
 import math
 
@@ -68,7 +68,7 @@ def test_one_needle_is_the_whole_answer():
     assert needles_found("Rome=1234567", False, [needle], NeedleFormat()) == [False]
 
 
-def test_another_format_is_scored_as_it_is():
+def test_another_format_is_scored_by_its_own_rules():
     form = NeedleFormat(entry="[{number}] of {city}", between=" / ")
     answer = " / ".join(f"[{it.number}] of {it.city}" for it in NEEDLES)
     assert needles_found(answer, True, NEEDLES, form) == [True] * 3

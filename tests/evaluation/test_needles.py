@@ -1,4 +1,4 @@
-"""Finding needles: by models that know the answers, and by models of random weights."""
+"""Finding needles with models that know the answers, and with random weights."""
 
 import math
 
@@ -20,7 +20,7 @@ TASK = NeedleTask(standard_library("validation"), get_encoding("bytes"), NeedleF
 
 
 class Oracle:
-    """A model that reads the answers from the task, but for those of some examples."""
+    """A model that reads the answers from the task, except those of some examples."""
 
     def __init__(self, task, length, wrong=(), confidence=0.9):
         rows = [task.example(length, number) for number in range(20)]
@@ -53,13 +53,13 @@ def test_one_who_knows_finds_all_and_one_slip_costs_one_needle():
     assert accuracy(results).mean == pytest.approx(29 / 30)
 
 
-def test_log_probabilities_are_those_of_each_entry():
+def test_log_probabilities_are_per_entry():
     for result in find_needles(Oracle(TASK, 600), TASK, 600, 3):
         assert result.log_probability == pytest.approx(result.tokens * math.log(0.9))
         assert result.tokens in range(len("Rome=123"), len("Singapore=123") + 1)
 
 
-def test_depths_and_lengths_are_those_of_the_examples():
+def test_depths_and_lengths_equal_those_of_the_examples():
     results = find_needles(Oracle(TASK, 500), TASK, 500, 4)
     example = TASK.example(500, 2)
     mine = [it for it in results if it.example == 2]
@@ -68,7 +68,7 @@ def test_depths_and_lengths_are_those_of_the_examples():
 
 
 @pytest.mark.parametrize("scheme", ["rope", "rope-ntk", "alibi", "scale-invariant-p-rope"])
-def test_likelihoods_are_those_of_a_forward_pass(scheme):
+def test_log_probabilities_equal_a_forward_pass(scheme):
     torch.manual_seed(0)
     config = GPTConfig.preset("mini", scheme_name=scheme, train_length=256)
     model = GPT(config)

@@ -1,4 +1,4 @@
-"""Recall: what is counted as recalled, and what is not."""
+"""Recall: which predictions count as recalled."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ TASK = RecallTask(keys=8, values=8, noise=4, pairs=6, queries=4)
 
 
 class Oracle:
-    """Knows every value by looking it up; forgets the pairs that stand before a position."""
+    """Looks up every value; forgets the pairs before a position."""
 
     def __init__(self, forgets_before=0):
         self.forgets_before = forgets_before
@@ -32,7 +32,7 @@ def test_an_oracle_recalls_everything():
     assert (share.hits, share.count) == (40, 40)
 
 
-def test_what_is_forgotten_is_not_counted():
+def test_forgotten_values_are_not_counted():
     share = recall_accuracy(Oracle(forgets_before=27), TASK, length=64, examples=400)
     # Half of the pairs stand behind, and one value in eight is the one that is guessed.
     assert share.count == 1600
@@ -40,6 +40,6 @@ def test_what_is_forgotten_is_not_counted():
 
 
 def test_many_examples_are_scored_in_parts():
-    """More than one call of the model holds, the last with what is left."""
+    """More examples than fit into one call of the model."""
     at_once = recall_accuracy(Oracle(), TASK, length=9000, examples=3)
     assert (at_once.hits, at_once.count) == (12, 12)

@@ -26,7 +26,7 @@ def test_a_new_file_is_recorded_as_it_is(tmp_path):
     assert damage_of(tmp_path / "file", record, "list") is None
 
 
-def test_a_new_file_replaces_none(tmp_path):
+def test_a_new_file_replaces_no_other(tmp_path):
     (tmp_path / "file").write_bytes(b"here")
     with pytest.raises(FileExistsError):
         write_new_file(tmp_path / "file", [b"new"])
@@ -76,7 +76,7 @@ def test_only_systems_that_cannot_sync_folders_are_excused(tmp_path, monkeypatch
         sync_folder(tmp_path)
 
 
-def test_only_what_a_killed_replacement_left_is_cleared(tmp_path, monkeypatch):
+def test_only_leftovers_of_killed_replacements_are_cleared(tmp_path, monkeypatch):
     path = tmp_path / "a.json"
     with monkeypatch.context() as patches:
         patches.setattr(os, "replace", lambda *_: None)  # as if killed before

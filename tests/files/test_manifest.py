@@ -97,7 +97,7 @@ def test_damage_names_the_file(tmp_path, content, damage):
     assert "list" in found
 
 
-def test_a_quick_look_reads_no_contents(tmp_path):
+def test_a_quick_check_reads_no_contents(tmp_path):
     path = tmp_path / "file"
     record = write_new_file(path, [b"onetwo"])
     path.write_bytes(b"twoone")
@@ -106,5 +106,5 @@ def test_a_quick_look_reads_no_contents(tmp_path):
     assert "truncated" in damage_of(path, record, "list", quick=True)
 
 
-def test_a_folder_in_the_place_of_a_file_is_damage(tmp_path):
+def test_a_folder_instead_of_a_file_is_damage(tmp_path):
     assert "missing" in damage_of(tmp_path, FileRecord(0, ""), "list")

@@ -12,7 +12,7 @@ def test_a_good_folder_is_made_and_left_empty(tmp_path):
     assert list((tmp_path / "new" / "folder").iterdir()) == []
 
 
-def test_too_little_room_is_told_with_both_amounts(tmp_path, monkeypatch):
+def test_too_little_room_is_reported_with_both_amounts(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)._replace(free=1_500_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     check_writable(tmp_path, 1_500_000)
@@ -22,7 +22,7 @@ def test_too_little_room_is_told_with_both_amounts(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("call", ["mkdir", "fsync"])
-def test_a_folder_that_takes_no_file_is_told_and_left_clean(tmp_path, monkeypatch, call):
+def test_an_unwritable_folder_is_reported_and_left_clean(tmp_path, monkeypatch, call):
     def fail(*_):
         raise OSError(errno.EROFS, "Read-only file system")
 
@@ -34,7 +34,7 @@ def test_a_folder_that_takes_no_file_is_told_and_left_clean(tmp_path, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_is_no_folder(tmp_path):
+def test_a_file_is_not_a_folder(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="cannot be written to"):
         check_writable(tmp_path / "file")

@@ -17,7 +17,7 @@ def document(folder):
 
 
 def rewrite(folder, **changed):
-    """Change config.json as somebody would who knows its format."""
+    """Change config.json, with a valid hash."""
     changed = document(folder) | changed
     changed.pop("sha256")
     (folder / "config.json").write_bytes(_signed(changed))

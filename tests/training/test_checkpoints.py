@@ -1,4 +1,4 @@
-"""Checkpoints come back to the bit, the last and the best are kept, and what would not is refused."""
+"""Checkpoints come back to the bit, the last and the best are kept, and unsuitable contents refused."""
 
 import errno
 import os
@@ -18,7 +18,7 @@ from scale_invariant_attention.training.checkpoints import (
 )
 
 
-def test_what_was_saved_comes_back_to_the_bit(tmp_path):
+def test_a_checkpoint_comes_back_to_the_bit(tmp_path):
     path = save(tmp_path / "run" / "checkpoints", 1000, metric=3.25)
     assert path == tmp_path / "run" / "checkpoints" / "step-00001000"
     checkpoint = load_checkpoint(path)
@@ -65,7 +65,7 @@ def test_the_last_and_the_best_are_kept(tmp_path, options, metrics, kept):
     assert all(is_whole(load_checkpoint(found.path)) for found in find_checkpoints(tmp_path))
 
 
-def test_the_new_one_stands_before_an_old_one_goes(tmp_path, monkeypatch):
+def test_the_new_checkpoint_is_complete_before_an_old_one_is_removed(tmp_path, monkeypatch):
     save(tmp_path, 1, keep_last=1)
     rename, seen = os.rename, []
 
@@ -83,7 +83,7 @@ def test_the_new_one_stands_before_an_old_one_goes(tmp_path, monkeypatch):
     assert steps(tmp_path) == [2]
 
 
-def test_going_on_from_an_earlier_step_leaves_the_later_ones_behind(tmp_path):
+def test_saving_an_earlier_step_removes_later_checkpoints(tmp_path):
     for step in (10, 20, 30):
         save(tmp_path, step, metric=step, keep_last=5)
     changed, values = contents(20)
@@ -144,7 +144,7 @@ def test_damaged_ones_are_not_counted_among_the_last(tmp_path):
         ((1, {}, {3: 2}), ValueError, "3 does not"),
     ],
 )
-def test_what_would_not_come_back_is_refused_before_anything_is_touched(
+def test_contents_that_would_change_are_refused_before_anything_is_written(
     tmp_path, arguments, error, message
 ):
     with pytest.raises(error, match=message):
@@ -157,6 +157,6 @@ def test_at_least_one_must_be_kept(tmp_path):
         save(tmp_path, 1, keep_last=0)
 
 
-def test_what_is_no_checkpoint_cannot_be_loaded(tmp_path):
+def test_only_checkpoints_can_be_loaded(tmp_path):
     with pytest.raises(FileNotFoundError, match="step-1"):
         load_checkpoint(tmp_path / "step-1")

@@ -5,7 +5,7 @@ import pytest
 from scale_invariant_attention.training import Cosine, TrainingConfig, Trapezoid
 
 
-def test_it_goes_through_json():
+def test_a_configuration_survives_json():
     config = TrainingConfig(
         scheme_options={"tau": 1.0}, clip_norm=1, validation_lengths=[256, 512], matrix_rate=1
     )
@@ -21,7 +21,7 @@ def test_it_goes_through_json():
     )
 
 
-def test_the_decline_takes_two_sevenths_unless_told_otherwise():
+def test_the_decay_takes_two_sevenths_by_default():
     assert TrainingConfig(steps=4578).learning_schedule() == Trapezoid(3270)
     assert TrainingConfig(steps=700, warmup_steps=100).learning_schedule() == Trapezoid(400, 100)
     assert TrainingConfig(steps=7, warmup_steps=6).learning_schedule() == Trapezoid(0, 6)
@@ -85,6 +85,6 @@ def test_every_group_has_its_rate():
         ({"batchsize": 1}, TypeError, r"no field 'batchsize' \(did you mean 'batch_size'\?\)"),
     ],
 )
-def test_what_is_wrong_is_named_before_anything_runs(changes, error, message):
+def test_wrong_fields_are_named_before_anything_runs(changes, error, message):
     with pytest.raises(error, match=message):
         TrainingConfig.from_dict(changes)

@@ -87,7 +87,7 @@ def test_options_of_schemes(text, options):
         (["--scheme-options", "{tau"], "must be name=value,name=value, got '{tau'"),
     ],
 )
-def test_what_is_wrong_is_named(words, message):
+def test_wrong_words_are_named(words, message):
     with pytest.raises(ValueError, match=r"^") as error:
         parse_fields(words, options=["--recipe"])
     assert message in str(error.value)

@@ -35,7 +35,7 @@ def test_shards_by_their_names(tmp_path):
 
 
 @pytest.mark.parametrize("data", ["", "fineweb10B", "text:", "shards:", "texts:here", "standard"])
-def test_what_it_may_be_is_told(data):
+def test_the_error_says_what_a_value_may_be(data):
     with pytest.raises(ValueError, match=r"data must be 'standard-library', 'text:FOLDER' or"):
         open_corpus(data, "train", 256)
 

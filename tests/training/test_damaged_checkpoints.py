@@ -1,4 +1,4 @@
-"""Damage to checkpoints is found, named, and nothing is read that should not be."""
+"""Damage to checkpoints is found and named, and only files of a checkpoint are read."""
 
 import json
 import random
@@ -100,7 +100,7 @@ def test_a_renamed_checkpoint_is_not_taken_for_another_step(tmp_path):
 
 
 def with_manifest(path, **changes):
-    """Change the manifest of a checkpoint as somebody would who knows its format."""
+    """Change the manifest of a checkpoint, with a valid hash."""
     file = path / "manifest.json"
     document = json.loads(file.read_bytes()) | changes
     file.write_bytes(_signed({name: it for name, it in document.items() if name != "sha256"}))

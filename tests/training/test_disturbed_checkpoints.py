@@ -1,4 +1,4 @@
-"""Saves that are killed, starved or disturbed cost no checkpoint."""
+"""Saves that are killed, run out of disk or are disturbed cost no checkpoint."""
 
 import errno
 import io
@@ -36,7 +36,7 @@ def test_leftovers_of_killed_saves_are_cleared_and_nothing_else(tmp_path):
 
 
 def failing(monkeypatch, owner, call, number):
-    """Let the n-th call of a function find the disk full; whether it has been reached."""
+    """Let the n-th call of a function find the disk full; return a list that records it."""
     original, count = getattr(owner, call), itertools.count(1)
     reached = []
 

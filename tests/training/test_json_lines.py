@@ -29,7 +29,7 @@ def test_lines_can_be_read_as_soon_as_they_are_added(tmp_path):
     assert len(path.read_bytes().splitlines()) == 3
 
 
-def test_what_is_there_is_added_to(tmp_path):
+def test_an_existing_log_is_extended(tmp_path):
     write(tmp_path / "log", [1])
     write(tmp_path / "log", [2])
     assert [line["step"] for line in read_json_lines(tmp_path / "log")] == [1, 2]
@@ -50,7 +50,7 @@ def test_losses_that_are_no_numbers_are_json_and_come_back(tmp_path):
 
 
 @pytest.mark.parametrize("cut", range(1, 20))
-def test_a_torn_line_is_passed_over_and_mended(tmp_path, cut):
+def test_a_torn_line_is_ignored_and_repaired(tmp_path, cut):
     path = tmp_path / "log"
     write(path, [1, 22])
     whole = path.read_bytes()
@@ -110,7 +110,7 @@ def test_a_line_that_does_not_fit_on_the_disk_is_taken_back(tmp_path):
     assert [line["step"] for line in read_json_lines(path)] == [1, 3]
 
 
-def test_what_json_cannot_hold_is_refused_whole(tmp_path):
+def test_a_line_that_is_not_json_is_refused_whole(tmp_path):
     with JsonLines(tmp_path / "log") as log:
         with pytest.raises(TypeError):
             log.append({"step": 1, "loss": object()})

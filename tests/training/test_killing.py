@@ -1,4 +1,4 @@
-"""A training that is killed at any moment, inside a save too, ends as one that was never killed."""
+"""A training that is killed at any moment, even inside a save, ends like an uninterrupted one."""
 
 import os
 import re
@@ -20,7 +20,7 @@ ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
 def killed(folder, kills, timeout):
-    """Train undisturbed, and with as many kills; how many there were, and how many inside saves."""
+    """Train undisturbed and with kills; return the number of kills, and of those inside saves."""
     seed = int.from_bytes(os.urandom(4), "little")
     done = subprocess.run(
         [sys.executable, str(KILLED), str(folder), str(kills), str(seed)],
@@ -51,7 +51,7 @@ def test_hundreds_of_kills_change_nothing(tmp_path):
     assert in_saves >= 75
 
 
-def test_the_command_is_killed_and_stopped_and_goes_on(tmp_path):
+def test_the_command_resumes_after_a_kill_and_a_stop(tmp_path):
     """A process as users start it: first killed, then asked to stop, then left alone."""
     words = options(steps=40, checkpoint_every=1)
     folder = tmp_path / "run"

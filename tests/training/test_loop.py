@@ -1,4 +1,4 @@
-"""Training as a whole: what it computes, records and saves, and how it ends."""
+"""The training loop: its gradients, records, checkpoints and ends."""
 
 import errno
 import json
@@ -33,14 +33,14 @@ from scale_invariant_attention.training.runs import DifferentConfigError
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The folder of a run that nothing disturbed."""
+    """The folder of an undisturbed run."""
     folder = tmp_path_factory.mktemp("whole")
     train(tiny_config(), folder)
     return folder
 
 
 class KilledError(Exception):
-    """As a kill would, this ends a training between two steps."""
+    """Ends a training between two steps, as a kill would."""
 
 
 def killed_at(step):
@@ -113,7 +113,7 @@ def test_a_run_that_broke_off_ends_as_one_that_did_not(whole, tmp_path, step):
     assert [line["step"] for line in read_provenance(tmp_path)] == [0, step - step % 2]
 
 
-def test_random_numbers_go_on_where_they_were(tmp_path, monkeypatch):
+def test_random_numbers_resume(tmp_path, monkeypatch):
     drawn = {}
 
     def drawing(training, *batch):
@@ -130,7 +130,7 @@ def test_random_numbers_go_on_where_they_were(tmp_path, monkeypatch):
     assert drawn["whole"] == drawn["killed"]
 
 
-def test_what_kills_left_is_cleared(tmp_path):
+def test_leftovers_of_kills_are_cleared(tmp_path):
     for name in (".probe-0123456789abcdef", ".config.json-0123456789abcdef"):
         (tmp_path / name).write_text("torn")
     train(tiny_config(steps=1), tmp_path)
@@ -165,7 +165,7 @@ def test_a_signal_in_the_last_step_changes_nothing(whole, tmp_path):
 
 
 def test_parts_of_a_batch_add_up_to_it(whole, tmp_path):
-    """Also where they are not alike: four rows are three and one."""
+    """Even if the parts differ in size: three rows and one."""
     for rows in (1, 3):
         folder = tmp_path / str(rows)
         train(tiny_config(micro_batch_size=rows), folder)
@@ -241,7 +241,7 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path):
     assert find_checkpoints(tmp_path / "checkpoints") == []
 
 
-def test_a_disk_without_room_is_told_before_the_first_step(tmp_path, monkeypatch):
+def test_a_disk_without_room_is_reported_before_the_first_step(tmp_path, monkeypatch):
     class Usage:
         free = 1000
 
@@ -266,7 +266,7 @@ def test_room_that_its_own_checkpoints_take_is_not_asked_for_again(whole, tmp_pa
     assert same_weights(weights(whole), weights(tmp_path))
 
 
-def test_a_folder_that_is_a_file_is_told(tmp_path):
+def test_a_folder_that_is_a_file_is_reported(tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(OSError, match=r"file cannot be written to: .*give another folder"):
         train(tiny_config(), tmp_path / "file")
@@ -295,7 +295,7 @@ def test_a_save_that_fails_costs_no_checkpoint(whole, tmp_path):
     assert measured(whole) == measured(tmp_path)
 
 
-def test_data_that_has_changed_is_told(tmp_path):
+def test_data_that_has_changed_is_refused(tmp_path):
     text = tmp_path / "text"
     text.mkdir()
     for number in range(40):

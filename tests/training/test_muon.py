@@ -50,7 +50,7 @@ def test_it_is_torchs_muon_but_for_precision(monkeypatch, dtype):
         torch.testing.assert_close(mine, other)
 
 
-def test_it_is_near_torchs_muon_as_it_is():
+def test_it_is_close_to_torchs_muon():
     ours = trained(lambda weights: Muon(weights, lr=0.02))
     theirs = trained(torchs_muon)
     for mine, other, start in zip(ours, theirs, matrices(), strict=True):
@@ -65,7 +65,7 @@ def test_in_bfloat16_it_is_torchs_muon():
         torch.testing.assert_close(mine, other, rtol=0, atol=1e-6)
 
 
-def test_what_it_does_spelled_out():
+def test_one_step_equals_the_formula():
     start, momentum, rate = torch.tensor([[3.0], [4.0]], dtype=torch.float64), 0.5, 0.1
     gradients = [torch.tensor([[1.0], [0.0]]).double(), torch.tensor([[0.0], [2.0]]).double()]
     weight = nn.Parameter(start.clone())
@@ -129,7 +129,7 @@ def test_groups_have_their_own_rate_and_weights_without_gradient_stay():
 
 
 @pytest.mark.parametrize("resumed", [Muon, torch.optim.Muon])
-def test_its_state_goes_through_state_dict_and_fits_torchs_muon(resumed):
+def test_its_state_dict_fits_torchs_muon(resumed):
     weights = matrices()
     optimiser = Muon(weights)
     give_gradients(weights, 0)

@@ -69,7 +69,7 @@ def test_the_defaults_are_the_papers():
     assert muon.param_groups[0]["momentum"] == 0.95
 
 
-def test_adam_does_what_its_formula_says():
+def test_adam_equals_its_formula():
     model = model_of("scale-invariant-p-rope")
     optimisers = build_optimisers(model)
     start = model.head.weight.detach().clone()
@@ -192,7 +192,7 @@ def test_a_wrapped_model_is_trained(process_group):
     assert same_parameters(plain, inner)
 
 
-def test_the_size_of_the_state_is_known_before_there_is_one():
+def test_the_size_of_the_state_is_known_in_advance():
     model = model_of()
     optimisers = build_optimisers(model)
     expected = optimisers.state_bytes

@@ -64,7 +64,7 @@ def test_the_stored_gaussians_are_kept():
     assert (np.random.normal(), random.gauss(0, 1)) == expected
 
 
-def test_what_is_captured_does_not_change_with_the_generator():
+def test_a_captured_state_does_not_change_with_the_generator():
     state = capture_random_state()
     copies = {name: tensor.clone() for name, tensor in state.tensors.items()}
     values = json.dumps(state.values)

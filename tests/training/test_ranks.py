@@ -1,4 +1,4 @@
-"""Several processes train as one: the same losses, one that writes, and all stop together."""
+"""Several processes train as one: same losses, one writer, and all stop together."""
 
 import sys
 
@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def joined(tmp_path_factory):
-    """The folder of runs by two processes, and how each of them ended on each rank."""
+    """The folder of runs by two processes, and how each ended on each rank."""
     folder = tmp_path_factory.mktemp("joined")
     return folder, outcomes("joined_training.py", folder)
 
@@ -49,7 +49,7 @@ def test_a_signal_to_one_stops_all(joined):
             assert ends[name, rank].startswith("StoppedError: Stopped and saved at step 3 of 8")
 
 
-def test_as_many_go_on_as_if_nothing_had_been(joined):
+def test_as_many_ranks_resume_exactly(joined):
     folder, ends = joined
     assert ends["resume-1", 0] == ends["resume-1", 1] == "ended"
     starts = [(line["step"], line["ranks"]) for line in read_provenance(folder / "stopped-1")]
@@ -58,7 +58,7 @@ def test_as_many_go_on_as_if_nothing_had_been(joined):
     assert same_weights(weights(folder / "stopped-1"), weights(folder / "two"))
 
 
-def test_fewer_may_go_on(joined):
+def test_fewer_ranks_may_resume(joined):
     folder, _ = joined
     train(tiny_config(batch_size=8), folder / "stopped-0")
     starts = [(line["step"], line["ranks"]) for line in read_provenance(folder / "stopped-0")]
@@ -66,7 +66,7 @@ def test_fewer_may_go_on(joined):
     assert losses(folder / "stopped-0") == pytest.approx(losses(folder / "two"), rel=1e-5)
 
 
-def test_what_cannot_be_is_told_and_nobody_waits(joined):
+def test_errors_reach_all_ranks_and_nobody_waits(joined):
     folder, ends = joined
     assert ends["sums", 0] == ends["sums", 1] == "ended"
     assert ends["failing", 0] == "OSError: the disk is full"
@@ -98,7 +98,7 @@ def test_errors_of_the_first_stay_as_they_are():
 
 @pytest.mark.slow
 def test_torchrun_trains_with_the_command(tmp_path):
-    """As users start it."""
+    """Started as users do."""
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
         *("-m", "scale_invariant_attention.cli", "train", "-o", str(tmp_path / "run")),

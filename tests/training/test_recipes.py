@@ -1,4 +1,4 @@
-"""The numbers of the paper, each stated once more."""
+"""The paper's numbers, stated independently."""
 
 import pytest
 import torch
@@ -63,7 +63,7 @@ def test_models_and_data(name):
     assert config.qk_norm
 
 
-def test_the_recipes_are_those():
+def test_the_names_of_the_recipes():
     assert set(RECIPES) == {"mini", *PAPER}
 
 
@@ -79,7 +79,7 @@ def test_mini_needs_no_download_and_no_gpu():
     assert config.vocab_size == 256
 
 
-def test_what_there_is_not_is_told():
+def test_an_unknown_recipe_is_refused():
     with pytest.raises(ValueError, match=r"no recipe '162m4k' \(did you mean '162m-4k'\?\)"):
         recipe("162m4k")
     with pytest.raises(ValueError, match="the recipes are: mini, 162m-4k"):

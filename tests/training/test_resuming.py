@@ -1,4 +1,4 @@
-"""All that a training needs to go on, put together as its loop does."""
+"""Everything that resuming a training needs, put together as in the loop."""
 
 import random
 
@@ -21,11 +21,11 @@ MODEL = {"vocab_size": 32, "layers": 2, "width": 16, "heads": 2, "train_length":
 
 
 class KilledError(Exception):
-    """As a kill would, this ends a training between two of its actions."""
+    """Ends a training between two of its actions, as a kill would."""
 
 
 def batch():
-    """Drawn from all three generators, none of which may lose its place."""
+    """A batch drawn from all three generators, whose states must all be restored."""
     tokens = torch.randint(32, (2, 17))
     tokens[0, 0] = random.randrange(32)
     tokens[1, 0] = int(np.random.randint(32))

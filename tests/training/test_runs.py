@@ -46,7 +46,7 @@ def test_a_run_leaves_its_configuration_origin_and_metrics(tmp_path):
 
 
 def run_to(folder, first, last, torn=b""):
-    """What a run does from the step of its checkpoint on, until it is killed."""
+    """Run from the step of a checkpoint until a kill."""
     with open_run(folder, CONFIG) as run:
         run.start(first)
         for step in range(first + 1, last + 1):
@@ -59,7 +59,7 @@ def run_to(folder, first, last, torn=b""):
 
 @pytest.mark.parametrize("torn", [b"", b'{"st', b'{"step": 14, "loss"'])
 @pytest.mark.parametrize("checkpoint", [0, 9, 10, 13])
-def test_the_metrics_of_a_resumed_run_are_those_of_one_never_interrupted(
+def test_the_metrics_of_a_resumed_run_equal_those_of_an_uninterrupted_one(
     tmp_path, torn, checkpoint
 ):
     run_to(tmp_path / "whole", 0, 20)
@@ -70,7 +70,7 @@ def test_the_metrics_of_a_resumed_run_are_those_of_one_never_interrupted(
     assert [line["step"] for line in read_provenance(tmp_path / "resumed")] == [0, checkpoint]
 
 
-def test_a_torn_line_of_provenance_is_mended(tmp_path):
+def test_a_torn_line_of_provenance_is_repaired(tmp_path):
     run_to(tmp_path, 0, 1)
     with (tmp_path / "provenance.jsonl").open("ab") as file:
         file.write(b'{"step": 1, "comm')
@@ -100,7 +100,7 @@ def test_the_same_configuration_may_come_back_and_the_file_stays(tmp_path):
         ({"lengths": [64]}, "lengths is [64, 128] there, [64] here."),
     ],
 )
-def test_another_configuration_is_refused_with_what_differs(tmp_path, changes, message):
+def test_another_configuration_is_refused_with_the_differences(tmp_path, changes, message):
     with open_run(tmp_path, CONFIG):
         before = (tmp_path / "config.json").read_bytes()
     with (
@@ -112,7 +112,7 @@ def test_another_configuration_is_refused_with_what_differs(tmp_path, changes, m
     assert (tmp_path / "config.json").read_bytes() == before
 
 
-def test_a_field_that_a_run_lacks_has_its_default(tmp_path):
+def test_a_field_missing_in_a_run_has_its_default(tmp_path):
     with open_run(tmp_path, CONFIG):
         pass
     newer = CONFIG | {"speed": "slow"}
@@ -150,7 +150,7 @@ def test_nothing_is_recorded_before_the_start_or_after_the_end(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"steps": 3'])
-def test_a_damaged_configuration_is_told(tmp_path, text):
+def test_a_damaged_configuration_is_reported(tmp_path, text):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(ValueError, match=r"config\.json is damaged"):
         read_config(tmp_path)
@@ -159,20 +159,20 @@ def test_a_damaged_configuration_is_told(tmp_path, text):
     assert (tmp_path / "config.json").read_text() == text
 
 
-def test_a_folder_without_a_run_is_told(tmp_path):
+def test_a_folder_without_a_run_is_reported(tmp_path):
     with pytest.raises(FileNotFoundError, match="is not the folder of a run"):
         read_config(tmp_path)
     assert read_metrics(tmp_path) == read_provenance(tmp_path) == []
 
 
 @pytest.mark.parametrize("config", [{"a": float("nan")}, {"a": object()}])
-def test_what_json_cannot_hold_is_refused_before_anything_is_made(tmp_path, config):
+def test_a_configuration_that_is_not_json_is_refused_before_anything_is_created(tmp_path, config):
     with pytest.raises(ValueError, match="config must be JSON"), open_run(tmp_path / "new", config):
         pass
     assert names(tmp_path) == []
 
 
-def test_what_a_killed_start_left_is_cleared(tmp_path):
+def test_leftovers_of_a_killed_start_are_cleared(tmp_path):
     (tmp_path / ".config.json-0123456789abcdef").write_text("{")
     (tmp_path / ".metrics.jsonl-0123456789abcdef").write_text("{")
     with open_run(tmp_path, CONFIG):

@@ -44,7 +44,7 @@ def test_every_step_that_is_made_counts(schedule, steps):
     assert max(schedule.factor(step, steps) for step in range(steps)) == 1
 
 
-def test_without_room_for_a_decline_there_is_none():
+def test_without_room_for_a_decay_there_is_none():
     assert [Trapezoid(2, 2).factor(step, 4) for step in range(4)] == [0.5, 1, 1, 1]
 
 

@@ -1,4 +1,4 @@
-"""Two processes train parts of one model: the losses, files and ends of one that has it whole."""
+"""Two processes train parts of one model: losses, files and ends equal those of one process."""
 
 import signal
 import sys
@@ -29,7 +29,7 @@ def stop_at_2(progress):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """The folder of the run that the others must equal, by one process."""
+    """The folder of the run by one process that the others must equal."""
     folder = tmp_path_factory.mktemp("alone")
     train(CONFIG, folder)
     return folder
@@ -37,7 +37,7 @@ def alone(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def sharded(tmp_path_factory):
-    """The folder of runs by two processes, and how each of them ended on each rank."""
+    """The folder of runs by two processes, and how each ended on each rank."""
     folder = tmp_path_factory.mktemp("sharded")
     with pytest.raises(StoppedError, match="step 3 of 8"):
         train(CONFIG, folder / "from-one", watch=stop_at_2)
@@ -76,14 +76,14 @@ def test_two_parts_have_the_losses_of_the_whole(sharded, alone):
 @pytest.mark.parametrize(
     ("name", "config"), [("odd", ODD), ("one-head", ONE_HEAD), ("again", AGAIN)]
 )
-def test_what_cannot_be_divided_evenly_and_what_is_computed_again(sharded, tmp_path, name, config):
+def test_uneven_shards_and_recomputed_activations(sharded, tmp_path, name, config):
     folder, ends = sharded
     assert ends[name, 0] == ends[name, 1] == "ended"
     train(config, tmp_path)
     assert_same_but_for_rounding(folder / name, tmp_path)
 
 
-def test_checkpoints_are_those_of_one_process(sharded, alone):
+def test_checkpoints_equal_those_of_one_process(sharded, alone):
     folder, _ = sharded
     saved = latest_checkpoint(folder / "sharded" / "checkpoints")
     expected = latest_checkpoint(alone / "checkpoints")
@@ -108,7 +108,7 @@ def test_a_signal_to_one_stops_all(sharded):
 
 
 @pytest.mark.parametrize(("name", "resumed_at"), [("stopped-1", 3), ("killed", 4)])
-def test_as_many_go_on_as_if_nothing_had_been(sharded, name, resumed_at):
+def test_as_many_ranks_resume_exactly(sharded, name, resumed_at):
     folder, _ = sharded
     starts = [(line["step"], line["ranks"]) for line in read_provenance(folder / name)]
     assert starts == [(0, 2), (resumed_at, 2)]
@@ -116,7 +116,7 @@ def test_as_many_go_on_as_if_nothing_had_been(sharded, name, resumed_at):
     assert same_weights(weights(folder / name), weights(folder / "sharded"))
 
 
-def test_one_goes_on_for_two(sharded, alone):
+def test_one_rank_resumes_for_two(sharded, alone):
     folder, _ = sharded
     train(CONFIG, folder / "stopped-0")
     starts = [(line["step"], line["ranks"]) for line in read_provenance(folder / "stopped-0")]
@@ -124,7 +124,7 @@ def test_one_goes_on_for_two(sharded, alone):
     assert_same_but_for_rounding(folder / "stopped-0", alone)
 
 
-def test_two_go_on_for_one(sharded, alone):
+def test_two_ranks_resume_for_one(sharded, alone):
     folder, ends = sharded
     assert ends["from-one", 0] == ends["from-one", 1] == "ended"
     starts = [(line["step"], line["ranks"]) for line in read_provenance(folder / "from-one")]
@@ -142,7 +142,7 @@ def test_bfloat16_is_near_float32(sharded, tmp_path):
     assert found == pytest.approx(expected, rel=0.05)
 
 
-def test_what_diverges_ends_on_all_and_nobody_waits(sharded):
+def test_divergence_ends_all_ranks_and_nobody_waits(sharded):
     folder, ends = sharded
     for rank in (0, 1):
         assert ends["exploding", rank].startswith("DivergedError: step 2: the loss is ")
@@ -172,7 +172,7 @@ def test_tensors_without_parts_stay_as_they_are():
 
 @pytest.mark.slow
 def test_torchrun_trains_a_compiled_model_in_parts(tmp_path):
-    """As users start it."""
+    """Started as users do."""
     changes = {"steps": 3, "batch_size": 8, "layers": 2, "micro_batch_size": 3}
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),

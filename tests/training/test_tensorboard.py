@@ -1,4 +1,4 @@
-"""Event files: the numbers of the metrics, every step once."""
+"""Event files hold the values of the metrics, every step once."""
 
 import sys
 from itertools import pairwise
@@ -17,7 +17,7 @@ SINGLE = {"rel": 1e-6}  # event files hold float32
 
 
 class KilledError(Exception):
-    """As a kill would, this ends a training between two steps."""
+    """Ends a training between two steps, as a kill would."""
 
 
 def watched(folder, config=CONFIG, killed_at=None):
@@ -72,7 +72,7 @@ def assert_as_measured(folder):
         assert [value for _, value in found[name]] == pytest.approx(values, **SINGLE), name
 
 
-def test_the_numbers_are_those_of_the_metrics(tmp_path):
+def test_the_values_equal_the_metrics(tmp_path):
     watched(tmp_path)
     assert [step for step, _ in written(tmp_path)["training/loss"]] == list(range(1, 9))
     assert [step for step, _ in written(tmp_path)["validation_loss/64"]] == [4, 8]

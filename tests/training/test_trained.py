@@ -62,7 +62,7 @@ def test_an_unfinished_run_has_its_last_checkpoint(unfinished):
     assert found.model(tokens).shape == (1, 4, 256)
 
 
-def test_a_run_without_a_checkpoint_is_told(tmp_path):
+def test_a_run_without_a_checkpoint_is_reported(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(tiny_config().to_dict()))
     with pytest.raises(FileNotFoundError, match="has saved no checkpoint yet"):
         open_trained(tmp_path)
@@ -78,7 +78,7 @@ def test_a_run_without_a_checkpoint_is_told(tmp_path):
         ('{"stepps": 4}', ValueError, "is not the configuration of a run: .*did you mean 'steps'"),
     ],
 )
-def test_what_is_neither_is_told(tmp_path, config, error, message):
+def test_a_folder_that_is_neither_is_reported(tmp_path, config, error, message):
     if config is not None:
         (tmp_path / "config.json").write_text(config)
     with pytest.raises(error, match=message):

@@ -1,4 +1,4 @@
-"""Training on tasks: only what is asked for is scored, and a training can start from another."""
+"""Training on tasks: only answers are scored, and a training can start from another."""
 
 import math
 
@@ -21,7 +21,7 @@ BOTH = pytest.mark.parametrize("changes", [RECALL, NEEDLES], ids=["recall", "nee
 
 
 class KilledError(Exception):
-    """As a kill would, this ends a training between two steps."""
+    """Ends a training between two steps, as a kill would."""
 
 
 def killed_at(step):
@@ -48,7 +48,7 @@ def test_the_loss_is_that_of_scored_tokens_alone(tmp_path, changes):
     assert 0 < int((targets != NOT_SCORED).sum()) < targets.numel() / 2
 
 
-def test_parts_of_a_batch_weigh_by_what_is_scored_in_them(tmp_path):
+def test_parts_of_a_batch_are_weighted_by_their_scored_tokens(tmp_path):
     """Answers differ in length: gradients of parts must add up to those of the whole."""
     found = []
     for rows in (None, 3):
@@ -115,7 +115,7 @@ def pretrained(tmp_path_factory):
     return folder
 
 
-def test_a_training_starts_from_another_and_goes_on_without_it(pretrained, tmp_path):
+def test_a_training_starts_from_another_and_resumes_without_it(pretrained, tmp_path):
     config = task_config(NEEDLES, start=str(pretrained), steps=4, checkpoint_every=2)
     first = train(config, tmp_path / "run")
     expected = GPT.from_pretrained(pretrained / "model")
@@ -148,7 +148,7 @@ def test_an_option_means_its_number_however_it_is_written(tmp_path):
     train(config, tmp_path / "run")
 
 
-def test_a_start_that_is_not_there_is_named(tmp_path):
+def test_a_missing_start_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         train(tiny_config(start="nowhere"), tmp_path)
 
@@ -184,6 +184,6 @@ def test_bad_tasks_are_refused(changes, message):
         tiny_config(**changes)
 
 
-def test_a_vocabulary_that_is_too_small_is_told():
+def test_a_vocabulary_that_is_too_small_is_refused():
     with pytest.raises(ValueError, match="vocab_size must be at least the task's 161, got 100"):
         open_task(tiny_config(task="recall", vocab_size=100), "train", 0)
