@@ -3,6 +3,7 @@
 import os
 import runpy
 import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from contract_checks import hidden_nan_leaks
 from error_budgets import Judge, public_call, run
 from random_contracts import draw
 
-from scale_invariant_attention.attention import cpu_library
+from scale_invariant_attention.attention import cpu, cpu_library
 from scale_invariant_attention.attention.cpu_library import (
     instruction_set,
     instruction_sets,
@@ -44,6 +45,25 @@ def child(script, *options, **variables):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()
+
+
+@needs_compiler
+def test_python_packs_the_members_of_the_c_struct_where_they_are():
+    offset, checks = 0, ['#include "call.h"']
+    for name, kind in cpu.LAYOUT.items():
+        checks.append(f'static_assert(offsetof(Call, {name}) == {offset}, "{name}");')
+        offset += struct.calcsize(f"={kind}")
+    checks.append(f'static_assert(sizeof(Call) == {cpu.CALL.size}, "the size");')
+    compiler = runpy.run_path(str(ROOT / "build_kernels.py"))["find_compiler"]()
+    done = subprocess.run(
+        [*compiler, "-std=c++17", "-fsyntax-only", "-Wno-invalid-offsetof", "-x", "c++", "-"],
+        input="\n".join(checks),
+        cwd=Path(cpu.__file__).parent / "csrc",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @needs_kernels

@@ -13,6 +13,7 @@ from .backends import choose
 from .contract import checked_call
 from .visibility import Visibility, VisibilityKeywords
 
+DEFAULT = Visibility()
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -45,7 +46,7 @@ def _visibility(function: str, keywords: VisibilityKeywords) -> Visibility:
     for name in keywords:
         if name not in Visibility.__slots__:
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
-    return Visibility(**keywords)
+    return Visibility(**keywords) if keywords else DEFAULT
 
 
 def _with_visibility_keywords(function: Function) -> Function:

@@ -3,8 +3,9 @@
 Shapes: B batch, Hq and Hk query and key heads, Lq and Lk lengths, D and Dv head sizes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import inf, sqrt
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -29,20 +30,22 @@ class AttentionCall:
     scale: float
 
     def arguments(self) -> tuple[Any, ...]:
-        """The fields in order, as the registered operators take them."""
+        """The call as the arguments of a registered operator, which :data:`ARGUMENTS` names."""
         visibility = self.visibility
-        return (
-            *(self.query, self.key, self.value, self.gain, self.bias, self.tau),
-            *(getattr(visibility, name) for name in visibility.__slots__),
-            self.scale,
+        return tuple(
+            getattr(visibility if name in IN_VISIBILITY else self, name) for name in ARGUMENTS
         )
+
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """The tensors among the arguments."""
+        return _tensors(self)
 
     @classmethod
     def from_arguments(cls, *arguments: Any) -> "AttentionCall":
         """The inverse of :meth:`arguments`."""
-        query, key, value, gain, bias, tau, *parts, scale = arguments
-        visibility = Visibility(**dict(zip(Visibility.__slots__, parts, strict=True)))
-        return cls(query, key, value, gain, bias, tau, visibility, scale)
+        given = dict(zip(ARGUMENTS, arguments, strict=True))
+        visibility = Visibility(**{name: given.pop(name) for name in IN_VISIBILITY})
+        return cls(visibility=visibility, **given)
 
     def visibility_with_positions(self) -> Visibility:
         """The visibility with default positions filled in."""
@@ -69,6 +72,30 @@ class AttentionCall:
         return self.affine_requires_grad or (
             torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
         )
+
+
+TENSOR_TYPES = (Tensor, Tensor | None)
+IN_VISIBILITY = tuple(field.name for field in fields(Visibility))
+
+
+def _argument_types() -> dict[str, Any]:
+    """Type of every field, with those of the visibility in its place; tensors first."""
+    types: dict[str, Any] = {}
+    for field in fields(AttentionCall):
+        inner = fields(Visibility) if field.type is Visibility else (field,)
+        types |= {part.name: part.type for part in inner}
+    return dict(sorted(types.items(), key=lambda item: item[1] not in TENSOR_TYPES))
+
+
+# The arguments of the registered operators, by name.
+ARGUMENTS = _argument_types()
+_tensors = attrgetter(
+    *(
+        f"visibility.{name}" if name in IN_VISIBILITY else name
+        for name, kind in ARGUMENTS.items()
+        if kind in TENSOR_TYPES
+    )
+)
 
 
 def checked_call(

@@ -6,6 +6,8 @@ lie and take whole contracts; this file hands them over and gives memory to what
 
 import struct
 from collections.abc import Sequence
+from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -15,22 +17,36 @@ from .affine import scale_invariant_slopes
 from .contract import AttentionCall
 from .cpu_library import ABSENCE, LIBRARY
 from .opaque import Gradients, register_opaque
-from .visibility import TENSORS
+from .visibility import TENSORS, Visibility
 
 STORAGES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-NO_WINDOW = 2**63 - 1
+NO_LIMIT = 2**63 - 1
 OUT_OF_MEMORY = 1
 # Never torch's defaults, which users may change.
 FLOAT32: Any = {"dtype": torch.float32, "device": "cpu"}
 FLOAT64: Any = {"dtype": torch.float64, "device": "cpu"}
-# The fields of `Call` in csrc/call.h: 8 bytes each, integers but for the scale.
-BEFORE_SCALE, BEHIND_SCALE = 34, 17
-CALL = struct.Struct(f"={BEFORE_SCALE}qd{BEHIND_SCALE}q")
-# The results among them: output, log-sum-exp, their gradients, those of the inputs, those of the
-# affine by distance and far away.
-NO_RESULTS, BY_DISTANCE = (0,) * 9, 7
-# Positions, mask and documents of a call that has none, and their fields.
-NOTHING, NO_ROWS = (None,) * 5, (0,) * 10
+# The fields of a Visibility: tensors, then numbers.
+NUMBERS = tuple(field.name for field in fields(Visibility) if field.name not in TENSORS)
+RESULTS = (
+    *("out", "lse", "grad_out", "grad_lse", "grad_query", "grad_key", "grad_value"),
+    *("grad_affine", "grad_far_tau"),
+)
+# The members of `Call` in csrc/call.h and their formats; a test compares the two.
+LAYOUT = {
+    **dict.fromkeys(("storage", "threads", "batch", "query_heads", "key_heads"), "q"),
+    **dict.fromkeys(("query_length", "key_length", "head_size", "value_size"), "q"),
+    **dict.fromkeys(("query", "key", "value"), "4q"),
+    **dict.fromkeys((f"visibility.{name}" for name in TENSORS), "2q"),
+    **dict.fromkeys((f"visibility.{name}" for name in NUMBERS), "q"),
+    "scale": "d",
+    **dict.fromkeys(("gain", "bias"), "2q"),
+    **dict.fromkeys(("table_length", "tau", "tau_head"), "q"),
+    **dict.fromkeys((*RESULTS, "affine_length"), "q"),
+}
+CALL = struct.Struct("=" + "".join(LAYOUT.values()))
+NO_RESULTS, BY_DISTANCE = (0,) * len(RESULTS), RESULTS.index("grad_affine")
+NO_ROWS = (0, 0) * len(TENSORS)
+_tensors, _numbers = attrgetter(*TENSORS), attrgetter(*NUMBERS)
 
 
 def absence(device: torch.device) -> str | None:
@@ -147,10 +163,9 @@ def _packed(call: AttentionCall, *results: Tensor | None) -> tuple[bytes, list[A
         gain, bias = _contiguous(gain, torch.float32), _contiguous(bias, torch.float32)
     if tau is not None:
         tau = _contiguous(tau, torch.float64)
-    visibility = call.visibility
-    by_row = tuple(getattr(visibility, name) for name in TENSORS)
+    by_row = _tensors(call.visibility)
     rows: Sequence[int] = NO_ROWS
-    if by_row != NOTHING:
+    if any(tensor is not None for tensor in by_row):
         by_row = tuple(t if t is None or t.stride(1) == 1 else t.contiguous() for t in by_row)
         rows = [number for tensor in by_row for number in _rows(tensor)]
     addresses = [0 if result is None else result.data_ptr() for result in results]
@@ -172,9 +187,7 @@ def _packed(call: AttentionCall, *results: Tensor | None) -> tuple[bytes, list[A
         value.data_ptr(),
         *value_strides[:3],
         *rows,
-        visibility.is_causal,
-        NO_WINDOW if visibility.window is None else visibility.window,
-        visibility.sinks,
+        *[NO_LIMIT if number is None else number for number in _numbers(call.visibility)],
         call.scale,
         *_rows(gain),
         *_rows(bias),

@@ -16,23 +16,25 @@ from torch._library.custom_ops import CustomOpDef
 from torch.autograd import forward_ad
 
 from .affine import check_tau
-from .contract import AttentionCall, check_table_length
+from .contract import ARGUMENTS, TENSOR_TYPES, AttentionCall, check_table_length
 from .numerics import compute_dtype, without_autocast
 
 NAMESPACE = "scale_invariant_attention"
-# The fields of an AttentionCall, tensors first.
-CALL = (
-    "Tensor query, Tensor key, Tensor value, Tensor? gain, Tensor? bias, Tensor? tau, "
-    "Tensor? query_positions, Tensor? key_positions, Tensor? key_mask, "
-    "Tensor? query_documents, Tensor? key_documents, "
-    "bool is_causal, SymInt? window, SymInt sinks, float scale"
-)
-TENSORS = CALL.count("Tensor")
-PLAIN = (Tensor, torch.nn.Parameter, type(None))
+SCHEMA_TYPES = {
+    Tensor: "Tensor",
+    Tensor | None: "Tensor?",
+    bool: "bool",
+    float: "float",
+    int: "SymInt",
+    int | None: "SymInt?",
+}
+CALL = ", ".join(f"{SCHEMA_TYPES[kind]} {name}" for name, kind in ARGUMENTS.items())
+TENSORS = sum(kind in TENSOR_TYPES for kind in ARGUMENTS.values())
+PLAIN = frozenset((Tensor, torch.nn.Parameter, type(None)))
 
 
 class Gradients(NamedTuple):
-    """Gradients of the inputs; None for what the call has not or nobody asked for."""
+    """Gradients of the first arguments of a call; None if it lacks one or needs no gradient of it."""
 
     query: Tensor
     key: Tensor
@@ -41,6 +43,10 @@ class Gradients(NamedTuple):
     bias: Tensor | None
     tau: Tensor | None
 
+
+# The arguments with gradients, and those among them that are gain, bias and tau.
+DIFFERENTIABLE = len(Gradients._fields)
+AFFINE = slice(Gradients._fields.index("gain"), DIFFERENTIABLE)
 
 Forward = Callable[[AttentionCall], tuple[Tensor, Tensor]]
 Backward = Callable[[AttentionCall, Tensor, Tensor, Tensor, Tensor, bool], Gradients]
@@ -75,7 +81,7 @@ def register_opaque(name: str, forward: Forward, backward: Backward | None) -> F
         _register_backward(name, attention, backward)
 
     def call_operator(call: AttentionCall) -> tuple[Tensor, Tensor]:
-        if _nobody_watches(call):
+        if _can_skip_dispatcher(call):
             with without_autocast(call.query.device):
                 out, lse = forward(call)
         else:
@@ -86,7 +92,7 @@ def register_opaque(name: str, forward: Forward, backward: Backward | None) -> F
     return call_operator
 
 
-def _nobody_watches(call: AttentionCall) -> bool:
+def _can_skip_dispatcher(call: AttentionCall) -> bool:
     """Whether the operator can be left out, which takes longer than a short call itself.
 
     So it is when no gradient is wanted, and nothing traces, transforms or fakes the call.
@@ -99,7 +105,7 @@ def _nobody_watches(call: AttentionCall) -> bool:
         or torch._C._functorch.maybe_current_level() is not None
         or torch._C._get_tracing_state() is not None
         or forward_ad._current_level >= 0
-        or any(type(t) not in PLAIN for t in call.arguments()[:TENSORS])
+        or not PLAIN.issuperset(map(type, call.tensors()))
         or call.query.is_neg()
         or call.key.is_neg()
         or call.value.is_neg()
@@ -110,7 +116,7 @@ def _refuse_tangents(name: str, call: AttentionCall) -> None:
     """An operator without a forward derivative would silently drop the tangents of its inputs."""
     if torch.compiler.is_compiling() or forward_ad._current_level < 0:
         return
-    for tensor in call.arguments()[:TENSORS]:
+    for tensor in call.tensors():
         if tensor is None:
             continue
         dual = forward_ad.unpack_dual(tensor)  # type: ignore[no-untyped-call]
@@ -140,15 +146,15 @@ def _register_backward(name: str, attention: CustomOpDef, backward: Backward) ->
         run,
         mutates_args=(),
         schema="(Tensor out, Tensor lse, Tensor grad_out, Tensor grad_lse, bool affine_grads, "
-        f"{CALL}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+        f"{CALL}) -> ({', '.join(['Tensor'] * DIFFERENTIABLE)})",
     )
 
     @attention_backward.register_fake
     def _(*arguments: Any) -> tuple[Tensor, ...]:
         out, _, _, _, affine_grads, *call = arguments
-        wanted = [True] * 3 + [affine_grads and tensor is not None for tensor in call[3:6]]
-        pairs = zip(call[:6], wanted, strict=True)
-        return tuple(torch.empty_like(t) if want else out.new_empty(0) for t, want in pairs)
+        inputs, affine = call[: AFFINE.start], call[AFFINE]
+        given = (*inputs, *(tensor if affine_grads else None for tensor in affine))
+        return tuple(out.new_empty(0) if t is None else torch.empty_like(t) for t in given)
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         ctx.settings = inputs[TENSORS:]
@@ -158,7 +164,7 @@ def _register_backward(name: str, attention: CustomOpDef, backward: Backward) ->
         *tensors, out, lse = ctx.saved_tensors
         wanted = ctx.needs_input_grad
         grads = attention_backward(
-            out, lse, grad_out, grad_lse, any(wanted[3:6]), *tensors, *ctx.settings
+            out, lse, grad_out, grad_lse, any(wanted[AFFINE]), *tensors, *ctx.settings
         )
         learned = [grad if want else None for grad, want in zip(grads, wanted, strict=False)]
         return (*learned, *[None] * (len(wanted) - len(learned)))

@@ -48,6 +48,18 @@ class Visibility:
         window = None if self.window is None else _count("window", self.window, 1)
         sinks = _count("sinks", self.sinks, 0)
 
+        if (
+            self.query_positions is None
+            and self.key_positions is None
+            and self.key_mask is None
+            and self.query_documents is None
+            and self.key_documents is None
+            and window == self.window
+            and sinks == self.sinks
+        ):
+            # Short calls: building another one would take a noticeable share of their time.
+            return self
+
         def row(name: str, tensor: Tensor | None, length: int) -> Tensor | None:
             return _integer_row(name, tensor, batch, length, device)
 
@@ -73,9 +85,9 @@ class Visibility:
             window=window,
             sinks=sinks,
         )
-        if query_positions is None and key_positions is None:
-            return visibility
-        return visibility.with_positions(query_length, key_length, device)
+        if (query_positions is None) != (key_positions is None):
+            return visibility.with_positions(query_length, key_length, device)
+        return visibility
 
     def with_positions(
         self, query_length: int, key_length: int, device: torch.device

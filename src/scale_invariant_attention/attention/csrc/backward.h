@@ -187,11 +187,14 @@ static void sum_pairs(const Plan& plan, const TilePlace& place, const BackwardMe
 SIA_INLINE Range seeing_range(const Call& call, const TilePlace& place, int64_t first, int64_t queries) {
     if (place.kind != Tile::RANGES) return {0, queries};
     Range rows = {0, queries};
-    if (call.is_causal) rows.low = greatest(0, least(queries, first - place.offset));
-    if (call.window < place.offset + queries)  // the last row sees keys above offset - window
-        rows.high = greatest(rows.low, least(queries, first + ROWS - 1 + call.window - place.offset));
-    if (!call.is_causal && call.window < INT64_MAX)
-        rows.low = greatest(0, least(rows.high, first - call.window - place.offset + 1));
+    const Visibility& visibility = call.visibility;
+    if (visibility.is_causal) rows.low = greatest(0, least(queries, first - place.offset));
+    // The last row sees keys above offset - window.
+    if (visibility.window < place.offset + queries)
+        rows.high = greatest(
+            rows.low, least(queries, first + ROWS - 1 + visibility.window - place.offset));
+    if (!visibility.is_causal && visibility.window < INT64_MAX)
+        rows.low = greatest(0, least(rows.high, first - visibility.window - place.offset + 1));
     return rows;
 }
 

@@ -30,15 +30,20 @@ struct Table {
     int64_t head;
 };
 
+// The fields of `Visibility` in visibility.py: the tensors, then the numbers.
+struct Visibility {
+    Integers query_positions, key_positions;
+    Flags key_mask;
+    Integers query_documents, key_documents;
+    int64_t is_causal, window, sinks;  // window: INT64_MAX for none
+};
+
 // The layout that Python packs: 8 bytes a field, in this order.
 struct Call {
     int64_t storage, threads;
     int64_t batch, query_heads, key_heads, query_length, key_length, head_size, value_size;
     Tensor query, key, value;
-    Integers query_positions, key_positions;
-    Flags key_mask;
-    Integers query_documents, key_documents;
-    int64_t is_causal, window, sinks;  // window: INT64_MAX for none
+    Visibility visibility;
     double scale;
     Table gain, bias;      // tables by distance, or null
     int64_t table_length;

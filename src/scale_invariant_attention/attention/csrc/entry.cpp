@@ -160,7 +160,7 @@ void sum_slots(const Plan& plan, int64_t threads) {
         const double* biases = gains + plan.line_size;
         double* to = call.grad_affine + head * 2 * call.affine_length;
         for (int64_t t = 0; t < length; ++t) {
-            bool both = t > 0 && !call.is_causal;
+            bool both = t > 0 && !call.visibility.is_causal;
             to[t] += gains[-t] + (both ? gains[t] : 0);
             to[call.affine_length + t] += biases[-t] + (both ? biases[t] : 0);
         }
@@ -182,7 +182,7 @@ void backward(Plan& plan, const Kernels& kernels, int64_t threads) {
     OwnedLines owned;
     plan_affine(plan, owned);
     plan.affine_grads = call.grad_affine != nullptr;
-    plan.line_size = line_size(plan.lines.length, call.is_causal);
+    plan.line_size = line_size(plan.lines.length, call.visibility.is_causal);
     size_t affine = plan.affine_grads ? plan.slots * heads * (2 * plan.line_size + 1) : 0;
     size_t each = Workspace::rounded(kernels.backward_bytes(plan));
     Workspace workspace(Workspace::rounded(slot_floats * sizeof(float)) +

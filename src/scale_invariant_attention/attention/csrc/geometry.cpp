@@ -9,8 +9,9 @@ namespace {
 int64_t blocks_of(int64_t length, int64_t block) { return (length + block - 1) / block; }
 
 int64_t rows_of(const Call& call) {
-    bool differ = call.query_positions.row || call.key_positions.row || call.key_mask.row ||
-                  call.query_documents.row || call.key_documents.row;
+    const Visibility& given = call.visibility;
+    bool differ = given.query_positions.row || given.key_positions.row || given.key_mask.row ||
+                  given.query_documents.row || given.key_documents.row;
     return differ ? call.batch : 1;
 }
 
@@ -54,8 +55,10 @@ Geometry make_geometry(const Call& call, int64_t query_block, int64_t key_block,
     geometry.queries = static_cast<Block*>(memory);
     geometry.keys = geometry.queries + geometry.rows * geometry.query_blocks;
 
-    bool plain_queries = !call.query_positions.data && !call.query_documents.data;
-    bool plain_keys = !call.key_positions.data && !call.key_documents.data && !call.key_mask.data;
+    const Visibility& visibility = call.visibility;
+    bool plain_queries = !visibility.query_positions.data && !visibility.query_documents.data;
+    bool plain_keys = !visibility.key_positions.data && !visibility.key_documents.data &&
+                      !visibility.key_mask.data;
     for (int64_t row = 0; row < geometry.rows; ++row) {
         for (int64_t n = 0; n < geometry.query_blocks; ++n) {
             int64_t start = n * query_block, size = std::min(query_block, call.query_length - start);
@@ -65,7 +68,7 @@ Geometry make_geometry(const Call& call, int64_t query_block, int64_t key_block,
                     : summary(
                           size, [&](int64_t i) { return query_position(call, row, start + i); },
                           [&](int64_t i) {
-                              const Integers& given = call.query_documents;
+                              const Integers& given = visibility.query_documents;
                               return given.data ? given.data[row * given.row + start + i] : 0;
                           },
                           [](int64_t) { return true; });
@@ -77,11 +80,11 @@ Geometry make_geometry(const Call& call, int64_t query_block, int64_t key_block,
                            : summary(
                                  size, [&](int64_t j) { return key_position(call, row, start + j); },
                                  [&](int64_t j) {
-                                     const Integers& given = call.key_documents;
+                                     const Integers& given = visibility.key_documents;
                                      return given.data ? given.data[row * given.row + start + j] : 0;
                                  },
                                  [&](int64_t j) {
-                                     const Flags& given = call.key_mask;
+                                     const Flags& given = visibility.key_mask;
                                      return !given.data || given.data[row * given.row + start + j];
                                  });
         }
@@ -107,7 +110,7 @@ int64_t greatest_distance(const Geometry& geometry) {
         }
         if (low > high || query_low > query_high) continue;
         greatest = std::max(greatest, query_high - low);
-        if (!call.is_causal) greatest = std::max(greatest, high - query_low);
+        if (!call.visibility.is_causal) greatest = std::max(greatest, high - query_low);
     }
-    return std::min(greatest, call.window - 1);
+    return std::min(greatest, call.visibility.window - 1);
 }

@@ -27,44 +27,45 @@ struct Geometry {
 };
 
 static inline int64_t query_position(const Call& call, int64_t row, int64_t i) {
-    const Integers& given = call.query_positions;
+    const Integers& given = call.visibility.query_positions;
     return given.data ? given.data[row * given.row + i] : call.key_length - call.query_length + i;
 }
 
 static inline int64_t key_position(const Call& call, int64_t row, int64_t j) {
-    const Integers& given = call.key_positions;
+    const Integers& given = call.visibility.key_positions;
     return given.data ? given.data[row * given.row + j] : j;
 }
 
 static inline int64_t distance(const Call& call, int64_t offset) {
     if (offset >= 0) return offset;
-    return call.is_causal ? 0 : -offset;
+    return call.visibility.is_causal ? 0 : -offset;
 }
 
 static inline bool is_sink(const Call& call, int64_t position) {
-    return call.sinks > 0 && position < call.sinks;
+    return call.visibility.sinks > 0 && position < call.visibility.sinks;
 }
 
 static inline bool visible(const Call& call, int64_t row, int64_t i, int64_t j) {
-    if (call.key_mask.data && !call.key_mask.data[row * call.key_mask.row + j]) return false;
-    if (call.query_documents.data &&
-        call.query_documents.data[row * call.query_documents.row + i] !=
-            call.key_documents.data[row * call.key_documents.row + j])
+    const Visibility& given = call.visibility;
+    if (given.key_mask.data && !given.key_mask.data[row * given.key_mask.row + j]) return false;
+    if (given.query_documents.data &&
+        given.query_documents.data[row * given.query_documents.row + i] !=
+            given.key_documents.data[row * given.key_documents.row + j])
         return false;
     int64_t key = key_position(call, row, j), offset = query_position(call, row, i) - key;
-    if (call.is_causal && offset < 0) return false;
-    return distance(call, offset) < call.window || is_sink(call, key);
+    if (given.is_causal && offset < 0) return false;
+    return distance(call, offset) < given.window || is_sink(call, key);
 }
 
 static inline Tile tile_kind(const Geometry& geometry, const Block& queries, const Block& keys) {
     const Call& call = *geometry.call;
     if (keys.low > keys.high) return Tile::EMPTY;
-    if (call.is_causal && keys.low > queries.high) return Tile::EMPTY;
+    if (call.visibility.is_causal && keys.low > queries.high) return Tile::EMPTY;
     bool sinks = is_sink(call, keys.low);
     int64_t after = queries.low - keys.high, before = keys.low - queries.high;
-    if ((after > before ? after : before) >= call.window && !sinks) return Tile::EMPTY;
+    if ((after > before ? after : before) >= call.visibility.window && !sinks) return Tile::EMPTY;
     bool one_document = true;
-    if (call.query_documents.data) {
+    if (call.visibility.query_documents.data) {
         if (keys.document_low > queries.document_high || queries.document_low > keys.document_high)
             return Tile::EMPTY;
         one_document = keys.document_low == keys.document_high &&
@@ -82,11 +83,11 @@ struct Range {
 
 static inline Range visible_range(const Call& call, int64_t offset, int64_t keys) {
     Range range = {0, keys};
-    if (call.window <= offset) range.low = offset - call.window + 1;
-    if (call.is_causal) {
+    if (call.visibility.window <= offset) range.low = offset - call.visibility.window + 1;
+    if (call.visibility.is_causal) {
         if (offset + 1 < range.high) range.high = offset + 1;
-    } else if (call.window < keys - offset) {
-        range.high = offset + call.window;
+    } else if (call.visibility.window < keys - offset) {
+        range.high = offset + call.visibility.window;
     }
     if (range.high < 0) range.high = 0;
     if (range.low > range.high) range.low = range.high;

@@ -20,7 +20,7 @@ float* fill_line(float* line, int64_t length, bool is_causal, Value value) {
 }
 
 OwnedLines lines_of_tables(const Call& call, int64_t length) {
-    int64_t size = line_size(length, call.is_causal);
+    int64_t size = line_size(length, call.visibility.is_causal);
     int64_t gain_rows = call.gain.head ? call.query_heads : 1;
     int64_t bias_rows = call.bias.head ? call.query_heads : 1;
     auto memory = std::make_shared<std::vector<float>>(size * (gain_rows + bias_rows));
@@ -31,11 +31,11 @@ OwnedLines lines_of_tables(const Call& call, int64_t length) {
     lines.bias_head = bias_rows > 1 ? size : 0;
     lines.length = length;
     for (int64_t h = gain_rows; h-- > 0;)
-        lines.gain = fill_line(first + h * size, length, call.is_causal, [&](int64_t t) {
+        lines.gain = fill_line(first + h * size, length, call.visibility.is_causal, [&](int64_t t) {
             return call.gain.data[h * call.gain.head + t];
         });
     for (int64_t h = bias_rows; h-- > 0;)
-        lines.bias = fill_line(second + h * size, length, call.is_causal, [&](int64_t t) {
+        lines.bias = fill_line(second + h * size, length, call.visibility.is_causal, [&](int64_t t) {
             float bias = call.bias.data[h * call.bias.head + t];
             lines.hides |= bias == -INFINITY;
             return bias;
@@ -72,7 +72,7 @@ OwnedLines remembered_lines(const Call& call, int64_t length) {
     static std::mutex mutex;
     static std::vector<Remembered> memory;  // most recently used first
     int64_t heads = call.tau_head ? call.query_heads : 1;
-    bool is_causal = call.is_causal;
+    bool is_causal = call.visibility.is_causal;
     auto same_tau = [&](const Remembered& entry) {
         return entry.is_causal == is_causal && entry.tau.size() == static_cast<size_t>(heads) &&
                std::equal(entry.tau.begin(), entry.tau.end(), call.tau);
