@@ -8,8 +8,10 @@ from backend_names import WHOLE
 
 import scale_invariant_attention as sia
 from scale_invariant_attention import DistanceAffine
-from scale_invariant_attention.attention.affine import scale_invariant_slopes
-from scale_invariant_attention.theory.transform import scale_invariant_gain_and_bias
+from scale_invariant_attention.theory.transform import (
+    scale_invariant_gain_and_bias,
+    scale_invariant_slopes,
+)
 
 
 @pytest.mark.parametrize("tau", [0.01, 1.0, 10.0, 1e4])

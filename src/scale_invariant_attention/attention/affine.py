@@ -10,6 +10,7 @@ from math import inf
 import torch
 from torch import Tensor
 
+from ..theory.schedules import alibi_bias
 from ..theory.transform import scale_invariant_gain_and_bias
 from .numerics import holds_values
 
@@ -92,7 +93,7 @@ class DistanceAffine:
             raise ValueError(f"slopes must be a tensor [heads], got {slopes!r}")
         distance = torch.arange(length, dtype=torch.float64, device=slopes.device)
         dtype = torch.promote_types(slopes.dtype, torch.float32)
-        bias = (-slopes.unsqueeze(-1).double() * distance).to(dtype)
+        bias = alibi_bias(distance, slopes.unsqueeze(-1).double()).to(dtype)
         return cls(torch.ones(length, dtype=dtype, device=slopes.device), bias)
 
 
@@ -131,13 +132,6 @@ def check_tau(tau: Tensor) -> None:
         torch._assert_async(sound, "tau must be positive and finite")
     elif not all(0 < value < inf for value in tau.flatten().tolist()):
         raise ValueError(f"tau must be positive and finite, got {tau.tolist()}")
-
-
-def scale_invariant_slopes(distance: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
-    """Derivatives of gain and bias by `tau`: ``u' / a_t`` and ``-2 u'``, u = log1p(t/tau)."""
-    gain, _ = scale_invariant_gain_and_bias(distance, tau)
-    slope = -distance / (tau * (distance + tau))
-    return slope / gain, -2 * slope
 
 
 def _require_length(length: int) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .affine import scale_invariant_slopes
+from ..theory.transform import scale_invariant_slopes
 from .contract import AttentionCall
-from .cpu_library import ABSENCE, LIBRARY
+from .cpu_library import LIBRARY, UNAVAILABLE_REASON
 from .opaque import Gradients, register_opaque
 from .visibility import TENSORS, Visibility
 
@@ -49,14 +49,14 @@ NO_ROWS = (0, 0) * len(TENSORS)
 _tensors, _numbers = attrgetter(*TENSORS), attrgetter(*NUMBERS)
 
 
-def absence(device: torch.device) -> str | None:
+def unavailable_reason(device: torch.device) -> str | None:
     """Why the backend cannot run on a device."""
     if device.type != "cpu":
         return f"it runs on CPUs, not on {device.type}"
-    return ABSENCE
+    return UNAVAILABLE_REASON
 
 
-def objection(call: AttentionCall, return_lse: bool) -> str | None:
+def unsupported_reason(call: AttentionCall, return_lse: bool) -> str | None:
     """Why the backend cannot take a call."""
     if call.query.dtype not in STORAGES:
         return f"it computes in float32, not in {call.query.dtype}"

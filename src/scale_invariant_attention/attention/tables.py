@@ -11,8 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..theory.transform import scale_invariant_gain_and_bias
-from .affine import scale_invariant_slopes
+from ..theory.transform import scale_invariant_gain_and_bias, scale_invariant_slopes
 from .contract import AttentionCall
 from .visibility import Visibility
 

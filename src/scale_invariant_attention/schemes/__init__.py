@@ -6,7 +6,8 @@ Scheme(rotary=RoPE(base=10000.0), query_scale=LogN(train_length=4096, counts='qu
     distance=Unchanged())
 """
 
-from .distance import ALiBi, Distance, ScaleInvariant, Unchanged, alibi_slopes
+from ..theory.schedules import alibi_slopes
+from .distance import ALiBi, Distance, ScaleInvariant, Unchanged
 from .layer import SchemeLayer
 from .named import (
     LineStyle,

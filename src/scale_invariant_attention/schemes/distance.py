@@ -8,7 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from ..arguments import integer, positive_number
+from ..arguments import positive_number
+from ..theory.schedules import alibi_bias, alibi_slopes
 from ..theory.transform import scale_invariant_gain_and_bias
 
 
@@ -59,22 +60,7 @@ class ALiBiTables(nn.Module):
     def forward(self, distance: Tensor) -> tuple[Tensor, Tensor]:
         """A gain ``[length]`` and a bias ``[heads, length]``."""
         slopes = torch.tensor(self.slopes, dtype=distance.dtype, device=distance.device)
-        return torch.ones_like(distance), 0 - slopes.unsqueeze(-1) * distance
-
-
-def alibi_slopes(heads: int) -> list[float]:
-    """ALiBi's published slopes: geometric from ``2^(-8/heads)`` when `heads` is a power of two.
-
-    Otherwise the slopes for the next lower power of two, then every other slope for twice that power.
-
-    >>> alibi_slopes(6)
-    [0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125]
-    """
-    heads = integer("heads", heads, at_least=1)
-    power = 2 ** (heads.bit_length() - 1)
-    slopes = [2.0 ** (-8 * (head + 1) / power) for head in range(power)]
-    between = [2.0 ** (-8 * (head + 1) / (2 * power)) for head in range(0, 2 * power, 2)]
-    return slopes + between[: heads - power]
+        return torch.ones_like(distance), alibi_bias(distance, slopes.unsqueeze(-1))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
+from ..theory.schedules import log_n_gain
 from .positions import TokenPositions, check_train_length, known_train_length
 
 COUNTS = ("query", "context")
@@ -80,7 +81,7 @@ class LogNScale(nn.Module):
         """Factors ``[heads, 1 or L]`` or ``[B, heads, 1 or L]``."""
         by_query = self.counts == "query"
         counts = tokens.positions.clamp(min=0) + 1 if by_query else tokens.context_lengths
-        return self.scale.double().unsqueeze(-1) * counts.double().log().unsqueeze(-2)
+        return log_n_gain(counts.unsqueeze(-2), self.scale.unsqueeze(-1))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ L_t = gain(t) * S_t + bias(t),   S_t ~ N(0, 1),   so that   L_t ~ N(bias(t), gai
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, overload
 
 import torch
 from torch import Tensor
@@ -66,7 +66,7 @@ class LogN:
 
     def gain(self, distance: Tensor) -> Tensor:
         """`scale * log(length)` everywhere."""
-        sharpness = self.scale * math.log(self.length)
+        sharpness = log_n_gain(self.length, self.scale)
         return at_distance(distance, lambda t: torch.full_like(t, sharpness))
 
     def bias(self, distance: Tensor) -> Tensor:
@@ -93,5 +93,36 @@ class ALiBi:
 
     def bias(self, distance: Tensor) -> Tensor:
         """`-slope * t`."""
-        # 0 - x rather than -x: no negative zero at distance zero.
-        return at_distance(distance, lambda t: 0 - self.slope * t)
+        return at_distance(distance, lambda t: alibi_bias(t, self.slope))
+
+
+@overload
+def log_n_gain(length: int, scale: float) -> float: ...
+@overload
+def log_n_gain(length: Tensor, scale: Tensor) -> Tensor: ...
+def log_n_gain(length: int | Tensor, scale: float | Tensor) -> float | Tensor:
+    """LogN's factor of the logits, `scale * log(length)`, in float64."""
+    if isinstance(length, Tensor) and isinstance(scale, Tensor):
+        return scale.double() * length.double().log()
+    return scale * math.log(length)
+
+
+def alibi_bias(distance: Tensor, slope: float | Tensor) -> Tensor:
+    """ALiBi's bias `-slope * t`."""
+    # 0 - x rather than -x: no negative zero at distance zero.
+    return 0 - slope * distance
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """ALiBi's published slopes: geometric from ``2^(-8/heads)`` when `heads` is a power of two.
+
+    Otherwise those of the next lower power of two, then every other slope of twice that number.
+
+    >>> alibi_slopes(6)
+    [0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125]
+    """
+    heads = integer("heads", heads, at_least=1)
+    power = 2 ** (heads.bit_length() - 1)
+    slopes = [2.0 ** (-8 * (head + 1) / power) for head in range(power)]
+    between = [2.0 ** (-8 * (head + 1) / (2 * power)) for head in range(0, 2 * power, 2)]
+    return slopes + between[: heads - power]

@@ -70,10 +70,6 @@ class ScaleInvariantTransform:
         """`a_0^2`, in the form that is exactly 1 for the defaults and exactly 0 on the boundary."""
         return 2 * (self._headroom / self.alpha)
 
-    def _growth(self, distance: Tensor) -> Tensor:
-        """`a_t^2 - a_0^2 = m_0 - m_t`."""
-        return 2 * torch.log1p(distance / self.tau)
-
     def gain(self, distance: Tensor) -> Tensor:
         """`a_t = sqrt(2 log1p(t/tau) + a_0^2)`, of the shape of `distance`.
 
@@ -83,7 +79,7 @@ class ScaleInvariantTransform:
         >>> ScaleInvariantTransform().gain(torch.tensor(0.0))
         tensor(1.)
         """
-        return at_distance(distance, lambda t: (self._growth(t) + self._local_variance).sqrt())
+        return at_distance(distance, lambda t: (_growth(t, self.tau) + self._local_variance).sqrt())
 
     def bias(self, distance: Tensor) -> Tensor:
         """`m_t = -2 log1p(t/tau) + m_0`, of the shape of `distance`; dtypes as in `gain`.
@@ -92,7 +88,7 @@ class ScaleInvariantTransform:
         tensor([0., 0.], dtype=torch.float64)
         """
         local_bias = self.beta / self.alpha - self._local_variance
-        return at_distance(distance, lambda t: local_bias - self._growth(t))
+        return at_distance(distance, lambda t: local_bias - _growth(t, self.tau))
 
     def expected_weight(self, distance: Tensor) -> Tensor:
         """`E[e^L_t] = alpha / (t/tau + 1)`, of the shape of `distance`; dtypes as in `gain`.
@@ -148,8 +144,20 @@ def scale_invariant_gain_and_bias(distance: Tensor, tau: float | Tensor) -> tupl
     >>> gain.tolist(), bias.tolist()
     ([1.0, 1.544...], [0.0, -1.386...])
     """
-    doubled = 2 * torch.log1p(distance / tau)
-    return torch.sqrt(1 + doubled), 0 - doubled
+    growth = _growth(distance, tau)
+    return torch.sqrt(1 + growth), 0 - growth
+
+
+def scale_invariant_slopes(distance: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
+    """The derivatives of gain and bias by `tau`: `u' / a_t` and `-2 u'`, with `u = log1p(t/tau)`."""
+    gain, _ = scale_invariant_gain_and_bias(distance, tau)
+    slope = -distance / (tau * (distance + tau))
+    return slope / gain, -2 * slope
+
+
+def _growth(distance: Tensor, tau: float | Tensor) -> Tensor:
+    """`a_t^2 - a_0^2 = m_0 - m_t`."""
+    return 2 * torch.log1p(distance / tau)
 
 
 def _reciprocal_sum(start: int, stop: int, shift: float) -> float:
