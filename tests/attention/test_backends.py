@@ -72,7 +72,9 @@ def test_the_backend_asked_for_is_the_one_that_runs(monkeypatch, query, name):
             ran.append(known)
             return run(call, return_lse)
 
-        recorded = backends.Backend(known, recording, backend.absence, backend.objection)
+        recorded = backends.Backend(
+            known, recording, backend.unavailable_reason, backend.unsupported_reason
+        )
         monkeypatch.setitem(backends.BACKENDS, known, recorded)
     sia.scale_invariant_attention(query, query, query, backend=name)
     assert ran == [name]
@@ -91,7 +93,9 @@ def test_auto_on_a_cpu_is_the_compiled_one_and_tiled_for_float64(query):
 
 
 def test_without_compiled_kernels_auto_is_tiled(monkeypatch, query):
-    monkeypatch.setattr("scale_invariant_attention.attention.cpu.ABSENCE", "no compiler was found")
+    monkeypatch.setattr(
+        "scale_invariant_attention.attention.cpu.UNAVAILABLE_REASON", "no compiler was found"
+    )
     assert sia.unavailable_backends("cpu")["cpu"] == "no compiler was found"
     assert sia.backend_for(query, query, query) == "tiled"
     with pytest.raises(NotImplementedError, match=r"'cpu'.*no compiler was found"):

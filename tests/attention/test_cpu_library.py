@@ -108,7 +108,7 @@ def test_an_instruction_set_that_cannot_run_is_refused_with_those_that_can(name)
 
 def test_without_a_library_there_is_no_instruction_set(monkeypatch):
     monkeypatch.setattr(cpu_library, "LIBRARY", None)
-    monkeypatch.setattr(cpu_library, "ABSENCE", "no compiler was found")
+    monkeypatch.setattr(cpu_library, "UNAVAILABLE_REASON", "no compiler was found")
     assert instruction_set() is None
     assert instruction_sets() == {}
     with pytest.raises(RuntimeError, match="no compiler was found"), using_instruction_set("avx2"):
@@ -166,9 +166,9 @@ def test_with_an_unusable_library_the_package_works_and_tells_why(tmp_path, libr
         "print(sia.unavailable_backends()['cpu'])",
         SIA_KERNELS=str(path),
     )
-    backend, absence = said.split("\n", 1)
+    backend, unavailable_reason = said.split("\n", 1)
     assert backend == "tiled"
-    assert reason.format(path) in absence
+    assert reason.format(path) in unavailable_reason
 
 
 COUNT_THREADS = """

@@ -15,7 +15,7 @@ REASON = "it needs a compiler, a driver, a licence and more patience than this m
 
 @pytest.fixture(autouse=True)
 def absent_flex(monkeypatch):
-    install(monkeypatch, "flex", absence=lambda _: REASON)
+    install(monkeypatch, "flex", unavailable_reason=lambda _: REASON)
 
 
 def install(monkeypatch, name, **changes):
@@ -125,7 +125,7 @@ def test_backends_that_compile_are_checked_only_on_request(monkeypatch):
         calls.append(call)
         return reference.attention(call)
 
-    install(monkeypatch, "flex", attention=counted, absence=lambda _: None)
+    install(monkeypatch, "flex", attention=counted, unavailable_reason=lambda _: None)
     assert "add --compile" in row(doctor(), "flex")
     assert not calls
     assert "OK: max error" in row(doctor("--compile"), "flex")
@@ -146,7 +146,7 @@ def test_a_gpu_is_described(monkeypatch):
     gpu = check_up.Gpu("Some GPU", 80 * 2**30, "9.0")
     monkeypatch.setattr(check_up, "_gpus", lambda: [gpu])
     for name in BACKENDS:
-        install(monkeypatch, name, absence=lambda _: REASON)
+        install(monkeypatch, name, unavailable_reason=lambda _: REASON)
     run = doctor()
     assert "Some GPU, 80.0 GiB, compute capability 9.0" in run.output
     assert run.output.count("cuda ") == len(BACKENDS)

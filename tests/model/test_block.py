@@ -37,7 +37,10 @@ class Runs:
         self.names = []
         for name, backend in backends.BACKENDS.items():
             watched = backends.Backend(
-                name, self.watch(name, backend.attention), backend.absence, backend.objection
+                name,
+                self.watch(name, backend.attention),
+                backend.unavailable_reason,
+                backend.unsupported_reason,
             )
             monkeypatch.setitem(backends.BACKENDS, name, watched)
 

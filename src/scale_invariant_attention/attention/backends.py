@@ -14,14 +14,14 @@ from .contract import AttentionCall
 class Backend:
     """One implementation of the op.
 
-    `absence` tells why it cannot run on a device, `objection` why it cannot take a call;
-    both are None when it can.
+    `unavailable_reason` says why it cannot run on a device, `unsupported_reason` why it cannot take
+    a call; both return None when it can.
     """
 
     name: str
     attention: Callable[[AttentionCall, bool], tuple[Tensor, Tensor | None]]
-    absence: Callable[[torch.device], str | None]
-    objection: Callable[[AttentionCall, bool], str | None]
+    unavailable_reason: Callable[[torch.device], str | None]
+    unsupported_reason: Callable[[AttentionCall, bool], str | None]
 
 
 def _everywhere(device: torch.device) -> None:
@@ -37,8 +37,13 @@ BACKENDS = {
     for backend in (
         Backend("reference", lambda call, _: reference.attention(call), _everywhere, _everything),
         Backend("tiled", lambda call, _: tiled.attention(call), _everywhere, _everything),
-        Backend("cpu", lambda call, _: cpu.attention(call), cpu.absence, cpu.objection),
-        Backend("flex", flex.attention, flex.absence, flex.objection),
+        Backend(
+            "cpu",
+            lambda call, _: cpu.attention(call),
+            cpu.unavailable_reason,
+            cpu.unsupported_reason,
+        ),
+        Backend("flex", flex.attention, flex.unavailable_reason, flex.unsupported_reason),
     )
 }
 
@@ -50,13 +55,15 @@ def available_backends(device: torch.device | str = "cpu") -> list[str]:
     True
     """
     device = torch.device(device)
-    return [name for name, backend in BACKENDS.items() if backend.absence(device) is None]
+    return [
+        name for name, backend in BACKENDS.items() if backend.unavailable_reason(device) is None
+    ]
 
 
 def unavailable_backends(device: torch.device | str = "cpu") -> dict[str, str]:
     """The names of the backends that cannot run on a device, each with the reason."""
     device = torch.device(device)
-    reasons = {name: backend.absence(device) for name, backend in BACKENDS.items()}
+    reasons = {name: backend.unavailable_reason(device) for name, backend in BACKENDS.items()}
     return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
@@ -73,7 +80,9 @@ def choose(call: AttentionCall, return_lse: bool, name: str) -> Backend:
         known = ", ".join(repr(known) for known in ("auto", *BACKENDS))
         raise ValueError(f"backend must be one of {known}; got {name!r}")
     backend = BACKENDS[name]
-    reason = backend.absence(call.query.device) or backend.objection(call, return_lse)
+    reason = backend.unavailable_reason(call.query.device) or backend.unsupported_reason(
+        call, return_lse
+    )
     if reason is not None:
         raise NotImplementedError(f"backend {name!r} cannot run this call: {reason}")
     return backend
@@ -86,6 +95,6 @@ FAST = {"cpu": "cpu", "cuda": "flex"}
 
 def _automatic(call: AttentionCall, return_lse: bool) -> str:
     fast = BACKENDS.get(FAST.get(call.query.device.type, ""))
-    if fast is None or fast.absence(call.query.device) is not None:
+    if fast is None or fast.unavailable_reason(call.query.device) is not None:
         return "tiled"
-    return "tiled" if fast.objection(call, return_lse) is not None else fast.name
+    return "tiled" if fast.unsupported_reason(call, return_lse) is not None else fast.name

@@ -1,4 +1,4 @@
-"""The compiled kernels as a library: found, loaded and told to use torch's own threads."""
+"""The compiled kernels as a library: finding and loading it, and measuring the machine with it."""
 
 import ctypes
 import os
@@ -14,6 +14,11 @@ INSTALLED = Path(__file__).with_name("_kernels.so")
 MISSING = Path(__file__).with_name("_kernels_missing.txt")
 # Another library in its place, such as one built with sanitizers.
 OVERRIDE = "SIA_KERNELS"
+# Measurements of the machine: the best of these runs, each of so many multiply-adds (some 0.05 s)
+# or reading so many floats (256 MiB, more than caches hold).
+RUNS = 5
+ROUNDS = 4_000_000
+FLOATS = 2**26
 
 
 def _load() -> tuple[ctypes.CDLL | None, str | None]:
@@ -56,7 +61,7 @@ def _torch_parallel() -> ctypes.c_void_p:
 
 
 # Loaded with the package: a call that is being traced must not be the one that loads it.
-LIBRARY, ABSENCE = _load()
+LIBRARY, UNAVAILABLE_REASON = _load()
 
 
 def instruction_set() -> str | None:
@@ -81,7 +86,7 @@ def using_instruction_set(name: str) -> Iterator[None]:
     """Use another instruction set than the best, in the whole process, until the block ends."""
     before = instruction_set()
     if LIBRARY is None or before is None:
-        raise RuntimeError(f"there are no compiled kernels: {ABSENCE}")
+        raise RuntimeError(f"there are no compiled kernels: {UNAVAILABLE_REASON}")
     if LIBRARY.sia_choose(name.encode()) != 0:
         runnable = [known for known, runs in instruction_sets().items() if runs]
         raise ValueError(f"instruction set must be one of {runnable} on this machine; got {name!r}")
@@ -89,3 +94,22 @@ def using_instruction_set(name: str) -> Iterator[None]:
         yield
     finally:
         LIBRARY.sia_choose(before.encode())
+
+
+def fma_gflops() -> float | None:
+    """Peak rate of float32 multiply-adds in registers, on torch's number of threads."""
+    if LIBRARY is None:
+        return None
+    threads = ctypes.c_int64(torch.get_num_threads())
+    rounds = ctypes.c_int64(ROUNDS)
+    return float(max(LIBRARY.sia_multiply_add_rate(threads, rounds) for _ in range(RUNS))) / 1e9
+
+
+def read_gigabytes_per_second() -> float | None:
+    """Peak rate of reading memory, on torch's number of threads."""
+    if LIBRARY is None:
+        return None
+    memory = torch.ones(FLOATS)
+    threads, address = ctypes.c_int64(torch.get_num_threads()), ctypes.c_void_p(memory.data_ptr())
+    rates = (LIBRARY.sia_read_rate(threads, address, ctypes.c_int64(FLOATS)) for _ in range(RUNS))
+    return float(max(rates)) / 1e9

@@ -17,7 +17,7 @@ from .numerics import finite_part, mark_bad_keys, surely_finite, without_autocas
 from .opaque import register_opaque
 
 
-def absence(device: torch.device) -> str | None:
+def unavailable_reason(device: torch.device) -> str | None:
     """Why FlexAttention does not run on a device."""
     # Whoever compiles has a compiler, and looking for one cannot be traced.
     if device.type == "cuda" or torch.compiler.is_compiling():
@@ -31,7 +31,7 @@ def absence(device: torch.device) -> str | None:
     return None
 
 
-def objection(call: AttentionCall, return_lse: bool) -> str | None:
+def unsupported_reason(call: AttentionCall, return_lse: bool) -> str | None:
     """Why FlexAttention cannot take a call."""
     if call.affine_requires_grad:
         return "it has no gradients for the gain and bias tables or tau; use 'tiled'"
@@ -68,7 +68,7 @@ def _cpu_forward(call: AttentionCall) -> tuple[Tensor, Tensor]:
         out = out.float()
         if not all(surely_finite(tensor) for tensor in inputs):
             out = out.masked_fill(_sees_bad(call).unsqueeze(-1), torch.nan)
-    # FlexAttention has no log-sum-exp here, and objection() has seen to it that nobody asks.
+    # FlexAttention has no log-sum-exp here, and unsupported_reason() refuses calls that ask for it.
     return out, no_lse
 
 

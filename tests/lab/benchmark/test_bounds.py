@@ -11,8 +11,8 @@ def small(monkeypatch):
 
 
 def limits(monkeypatch, gflops, bandwidth):
-    monkeypatch.setattr(timing.machine_limits, "fma_gflops", lambda: gflops)
-    monkeypatch.setattr(timing.machine_limits, "read_gigabytes_per_second", lambda: bandwidth)
+    monkeypatch.setattr(timing.cpu_library, "fma_gflops", lambda: gflops)
+    monkeypatch.setattr(timing.cpu_library, "read_gigabytes_per_second", lambda: bandwidth)
 
 
 def test_without_compiled_kernels_torch_shows_what_it_can(monkeypatch):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from ...attention import machine_limits
+from ...attention import cpu_library
 
 LEAST_ROUNDS = 3
 
@@ -80,8 +80,8 @@ class Bounds(NamedTuple):
         Each peak is the faster of torch and, where the kernels are built, of a compiled loop: a rate
         that can be exceeded is no bound.
         """
-        gflops = machine_limits.fma_gflops()
-        bandwidth = machine_limits.read_gigabytes_per_second()
+        gflops = cpu_library.fma_gflops()
+        bandwidth = cpu_library.read_gigabytes_per_second()
         return cls(
             *max((gflops or 0.0, "multiply-adds in a compiled loop"), _of_matmul()),
             *max((bandwidth or 0.0, "reads in a compiled loop"), _of_sum()),
