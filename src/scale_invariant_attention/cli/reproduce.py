@@ -121,7 +121,7 @@ def _reproduce(experiment: Experiment, words: Sequence[str], given: Mapping[str,
 
 def _trials(
     experiment: Experiment, words: Sequence[str], given: Mapping[str, Any]
-) -> "list[Trial[Any]]":
+) -> "list[Trial]":
     """The trials that a command asks for."""
     from ..training.config import parse_fields
 
@@ -174,7 +174,7 @@ def _numbers(option: str, text: str, kind: Callable[[str], Any]) -> tuple[Any, .
 
 
 def _run(
-    experiment: Experiment, trials: "Sequence[Trial[Any]]", given: Mapping[str, Any]
+    experiment: Experiment, trials: "Sequence[Trial]", given: Mapping[str, Any]
 ) -> "list[Record[Any]] | None":
     """Train what is not recorded yet and return all records; None on ranks other than the first."""
     from ..lab.experiments.running import WorkerDiedError, run_in_turn, run_side_by_side
@@ -187,7 +187,7 @@ def _run(
     folders = (given["runs"] or Path("runs") / scale, results)
     records: dict[str, Record[Any]] = {}
 
-    def keep(trial: "Trial[Any]", record: "Record[Any]") -> str:
+    def keep(trial: "Trial", record: "Record[Any]") -> str:
         records[trial.name] = record
         values = ", ".join(f"{it:.4f} at {n:,}" for n, it in experiment.values(record).items())
         return f"{trial.name}: {values} ({len(records)} of {len(trials)})"
@@ -195,7 +195,7 @@ def _run(
     def run_small() -> None:
         with _steps_bar(trials) as (update, say):
 
-            def done(trial: "Trial[Any]", record: "Record[Any]") -> None:
+            def done(trial: "Trial", record: "Record[Any]") -> None:
                 update({trial.name: sum(trial.training_steps.values())})
                 say(keep(trial, record))
 
@@ -242,7 +242,7 @@ def _run(
 
 @contextmanager
 def _steps_bar(
-    trials: "Sequence[Trial[Any]]",
+    trials: "Sequence[Trial]",
 ) -> Iterator[tuple[Callable[[Mapping[str, int]], None], Callable[[str], None]]]:
     """A progress bar over the steps of all trainings; each training counts once."""
     from rich.console import Console

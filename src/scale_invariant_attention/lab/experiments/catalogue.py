@@ -15,7 +15,6 @@ SWEPT_VALUES = {
     "tau": (0.01, 0.1, 1.0, 10.0, 100.0),
     "base": (4.0, 16.0, 64.0, 1024.0),
 }
-EVERY_SCHEME = "all twelve"
 
 
 def _scheme(record: "Record[Any]") -> str:
@@ -40,7 +39,7 @@ class Experiment:
     """Number of seeds by default."""
     compares: str = "schemes"
     """The option that chooses the rows of the table: "schemes" or "values"."""
-    default: str = EVERY_SCHEME
+    default: str = "every scheme"
     """The rows compared by default, in words."""
     size: str | None = "tokens"
     """The option that sets the size of the evaluation; None if neither size nor lengths can be set."""
@@ -75,7 +74,7 @@ class Experiment:
         compared: Sequence[Any] = (),
         seeds: Sequence[int] = (),
         **changes: Mapping[str, Any],
-    ) -> "list[Trial[Any]]":
+    ) -> "list[Trial]":
         """The trials, by default all; `changes` are those of the builder.
 
         >>> [trial.name for trial in EXPERIMENTS["recall"].trials(compared=("alibi",), seeds=(0,))]
@@ -84,16 +83,16 @@ class Experiment:
         module, _, function = self.builder.rpartition(".")
         build = getattr(import_module(f".{module}", __package__), function)
         chosen = seeds or range(self.seeds)
-        trials: list[Trial[Any]] = build(
-            *self.arguments.values(), scale, compared, tuple(chosen), **changes
-        )
+        arguments = (*self.arguments.values(), scale, compared, tuple(chosen))
+        trials: list[Trial] = build(*arguments, **changes)
         return trials
 
     def records(self, results: Path, seeds: Sequence[int] = ()) -> "list[Record[Any]]":
         """The records of the miniature that are in a folder."""
-        from .trials import find_records
+        from .trials import find_record
 
-        return find_records(self.trials(seeds=seeds), results)
+        found = (find_record(trial, results) for trial in self.trials(seeds=seeds))
+        return [record for record in found if record is not None]
 
     def values(self, record: "Record[Any]") -> Mapping[int, float]:
         """The values of a record by length, as the table shows them."""

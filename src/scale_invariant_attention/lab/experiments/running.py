@@ -12,19 +12,18 @@ from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
+from ...files import check_writable
 from ...training.loop import Progress
 from ...training.ranks import open_ranks
 from ..records import Record
-from .trials import Trial, check_recordable, find_record, record_trial
+from .trials import Trial, find_record, record_trial
 
 # Seconds between two looks at trainings that are running.
 GLANCE = 1.0
-
-TrialT = TypeVar("TrialT", bound=Trial[Any])
 
 
 def _ignore(*news: object) -> None:
@@ -32,13 +31,13 @@ def _ignore(*news: object) -> None:
 
 
 def run_side_by_side(
-    trials: Sequence[TrialT],
+    trials: Sequence[Trial],
     runs: Path,
     results: Path,
     *,
     workers: int,
     watch: Callable[[Mapping[str, int]], object] = _ignore,
-    done: Callable[[TrialT, Record[Any]], object] = _ignore,
+    done: Callable[[Any, Record[Any]], object] = _ignore,
 ) -> None:
     """Train and record what is not recorded yet, `workers` trainings at a time, each on one core.
 
@@ -53,7 +52,7 @@ def run_side_by_side(
         watch: called now and then with the steps done in each trial, by its name.
         done: called with each record, first with those that exist already.
     """
-    remaining: dict[str, list[TrialT]] = {}
+    remaining: dict[str, list[Trial]] = {}
     for trial, record in _with_records(trials, results):
         if record is None:
             remaining.setdefault(trial.training_name, []).append(trial)
@@ -86,14 +85,14 @@ def run_side_by_side(
 
 
 def run_in_turn(
-    trials: Sequence[TrialT],
+    trials: Sequence[Trial],
     runs: Path,
     results: Path,
     *,
     device: torch.device | str | None = None,
-    watch: Callable[[TrialT, Progress], object] = _ignore,
+    watch: Callable[[Any, Progress], object] = _ignore,
     notice: Callable[[str], object] = _ignore,
-    done: Callable[[TrialT, Record[Any]], object] = _ignore,
+    done: Callable[[Any, Record[Any]], object] = _ignore,
 ) -> None:
     """Train and record what is not recorded yet, one trial after the other, each on all ranks.
 
@@ -113,12 +112,12 @@ def run_in_turn(
                 done(trial, record)
 
 
-def total_steps(trials: Sequence[Trial[Any]]) -> int:
+def total_steps(trials: Sequence[Trial]) -> int:
     """Steps of all trainings that trials need, each training once."""
     return sum({name: n for trial in trials for name, n in trial.training_steps.items()}.values())
 
 
-def steps_done(trials: Sequence[Trial[Any]], steps: Mapping[str, int]) -> int:
+def steps_done(trials: Sequence[Trial], steps: Mapping[str, int]) -> int:
     """Steps done of all trainings, each training once, from the steps done in each trial."""
     done: dict[str, int] = {}
     for trial in trials:
@@ -129,13 +128,12 @@ def steps_done(trials: Sequence[Trial[Any]], steps: Mapping[str, int]) -> int:
     return sum(done.values())
 
 
-def _with_records(
-    trials: Sequence[TrialT], results: Path
-) -> list[tuple[TrialT, Record[Any] | None]]:
-    """Trials with their records, once all others are known to be recordable."""
+def _with_records(trials: Sequence[Trial], results: Path) -> list[tuple[Trial, Record[Any] | None]]:
+    """Trials with their records, once it is known that the others can be evaluated and recorded."""
     found = [(trial, find_record(trial, results)) for trial in trials]
     for trial in (trial for trial, record in found if record is None):
-        check_recordable(trial, results)
+        check_writable(results)
+        trial.check()
     return found
 
 
@@ -150,7 +148,7 @@ class Worker:
     started it.
     """
 
-    def __init__(self, group: Sequence[Any], runs: Path, results: Path) -> None:
+    def __init__(self, group: Sequence[Trial], runs: Path, results: Path) -> None:
         self.group = group
         context = multiprocessing.get_context("spawn")
         self.answer, sender = context.Pipe(duplex=False)
@@ -185,7 +183,7 @@ class Worker:
 
 
 def _work(
-    group: Sequence[Trial[Any]], runs: Path, results: Path, parent: int, answer: Connection
+    group: Sequence[Trial], runs: Path, results: Path, parent: int, answer: Connection
 ) -> None:
     def end_with_parent(progress: Progress) -> None:
         # A parent that was killed cannot ask for a stop: ask as it would have.

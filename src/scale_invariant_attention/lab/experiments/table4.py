@@ -39,6 +39,7 @@ from ..records import Layout, Record, TrainingCurve, rounded_curve
 from ..schema import from_json
 from .evaluations import LossEvaluation
 from .scales import SCALES, changed
+from .trials import Trial
 
 # The paper's schemes, in its order, and those that it does not fine-tune.
 SCHEMES = (
@@ -128,24 +129,12 @@ class ConversionConfig:
 
 
 @dataclass(frozen=True)
-class ConversionTrial:
+class ConversionTrial(Trial):
     """A Llama that is trained, converted, fine-tuned if its configuration says so, and evaluated."""
 
+    name: str
     config: ConversionConfig
-    evaluation: LossEvaluation = EVALUATION
-
-    @property
-    def name(self) -> str:
-        """Name of the record, and of the folder of the fine-tuning.
-
-        >>> conversion_trials(names=("alibi",), seeds=(1,))[0].name
-        'table4-alibi-seed-1'
-        """
-        config = self.config
-        calibrated = "-calibrated" if config.calibrated else ""
-        bare = config.continued is None and config.scheme not in NOT_CONTINUED
-        untrained = "-untrained" if bare else ""
-        return f"table4-{config.scheme}{calibrated}{untrained}-seed-{config.seed}"
+    evaluation: LossEvaluation
 
     @property
     def first_name(self) -> str:
@@ -177,7 +166,7 @@ class ConversionTrial:
         return fields | {"evaluation": asdict(self.evaluation), "options": options}
 
     def check(self) -> None:
-        """See :class:`Trial`; the standard library is there for every evaluation."""
+        """See :class:`Trial`; the standard library can always be read."""
 
     def train(
         self,
@@ -332,11 +321,18 @@ def conversion_trials(
             )
     measured = changed(EVALUATION, evaluation)
     return [
-        ConversionTrial(config, measured)
+        ConversionTrial(_name(config), config, measured)
         for seed in seeds
         for name in names or SCHEMES
         for config in _configs(name, seed)
     ]
+
+
+def _name(config: ConversionConfig) -> str:
+    calibrated = "-calibrated" if config.calibrated else ""
+    bare = config.continued is None and config.scheme not in NOT_CONTINUED
+    untrained = "-untrained" if bare else ""
+    return f"table4-{config.scheme}{calibrated}{untrained}-seed-{config.seed}"
 
 
 def _configs(scheme: str, seed: int) -> list[ConversionConfig]:

@@ -1,13 +1,13 @@
 """Trials: a model to train and an evaluation of it, which together leave one record."""
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import torch
 
-from ...files import check_writable
 from ...model import GPT
 from ...provenance import provenance
 from ...training import TrainingConfig, read_metrics, train
@@ -17,7 +17,6 @@ from ...training.runs import CHECKPOINTS, METRICS, differences
 from ..measurements import Provenance
 from ..records import (
     Record,
-    RecordedConfig,
     TrainingCurve,
     TrainingRecord,
     Validation,
@@ -28,71 +27,59 @@ from ..records import (
 from ..schema import to_json
 from .evaluations import Evaluation
 
-ConfigT_co = TypeVar("ConfigT_co", bound=RecordedConfig, covariant=True)
-
 
 class DifferentRecordError(ValueError):
     """A file records another trial than the one of its name."""
 
 
-class Trial(Protocol[ConfigT_co]):
+class Trial(ABC):
     """What is trained and measured for one record, which has the same name."""
 
-    @property
-    def name(self) -> str:
-        """Name of the record."""
-        ...
+    name: str
+    config: Any
+    evaluation: Evaluation
 
     @property
-    def config(self) -> ConfigT_co:
-        """Configuration, as it is recorded."""
-        ...
-
-    @property
-    def evaluation(self) -> Evaluation:
-        """What is measured of the model."""
-        ...
-
-    @property
+    @abstractmethod
     def training_name(self) -> str:
         """Name of the training whose weights are measured, and of its folder."""
-        ...
 
     @property
+    @abstractmethod
     def training_steps(self) -> Mapping[str, int]:
         """Steps of each training that the trial needs, by name, in order."""
-        ...
 
     @property
     def printed_config(self) -> Mapping[str, Any]:
         """Configuration, as `--print-config` shows it."""
-        ...
+        fields: Mapping[str, Any] = self.config.to_dict()
+        return fields
 
+    @abstractmethod
     def check(self) -> None:
         """Refuse what could not be evaluated, before hours of training."""
-        ...
 
+    @abstractmethod
     def train(
         self,
         runs: Path,
         *,
         device: torch.device | str | None = None,
-        watch: Callable[[Progress], object] = ...,
-        notice: Callable[[str], object] = ...,
+        watch: Callable[[Progress], object] = lambda progress: None,
+        notice: Callable[[str], object] = lambda text: None,
     ) -> Any:
         """Train the model, or resume its training, in folders inside `runs`."""
-        ...
 
+    @abstractmethod
     def steps_trained(self, runs: Path) -> int:
         """Steps done so far, of all its trainings."""
-        ...
 
-    def measure(self, model: Any, runs: Path, device: torch.device) -> Record[ConfigT_co]:
+    @abstractmethod
+    def measure(self, model: Any, runs: Path, device: torch.device) -> Record[Any]:
         """Evaluate the trained model."""
-        ...
 
 
-def find_record(trial: Trial[ConfigT_co], results: Path) -> Record[ConfigT_co] | None:
+def find_record(trial: Trial, results: Path) -> Record[Any] | None:
     """The record of a trial, None if there is none; the record of another trial is an error."""
     path = results / f"{trial.name}.json"
     if not path.exists():
@@ -111,20 +98,9 @@ def find_record(trial: Trial[ConfigT_co], results: Path) -> Record[ConfigT_co] |
     return record
 
 
-def find_records(trials: Sequence[Trial[ConfigT_co]], results: Path) -> list[Record[ConfigT_co]]:
-    """The records of the trials that are done."""
-    return [record for trial in trials if (record := find_record(trial, results)) is not None]
-
-
-def check_recordable(trial: Trial[Any], results: Path) -> None:
-    """Refuse, before hours of training, what could not be evaluated or recorded after it."""
-    check_writable(results)
-    trial.check()
-
-
 def record_trial(
-    trial: Trial[ConfigT_co], model: Any, runs: Path, results: Path, device: torch.device
-) -> Record[ConfigT_co]:
+    trial: Trial, model: Any, runs: Path, results: Path, device: torch.device
+) -> Record[Any]:
     """Evaluate the trained model of a trial and write its record."""
     record = trial.measure(model, runs, device)
     write_record(record, results)
@@ -132,7 +108,7 @@ def record_trial(
 
 
 @dataclass(frozen=True)
-class TrainingTrial:
+class TrainingTrial(Trial):
     """A GPT that is trained and evaluated.
 
     With `trained_as`, the weights are those of another trial, read with the scheme of `config`. With
@@ -165,11 +141,6 @@ class TrainingTrial:
     def training_steps(self) -> dict[str, int]:
         """See :class:`Trial`."""
         return {it.name: it.config.steps for it in self.trainings}
-
-    @property
-    def printed_config(self) -> dict[str, Any]:
-        """See :class:`Trial`."""
-        return self.config.to_dict()
 
     def check(self) -> None:
         """See :class:`Trial`."""
