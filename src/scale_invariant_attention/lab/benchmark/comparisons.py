@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from statistics import median
 
 import torch
@@ -54,6 +55,13 @@ class Quantity:
     sense: str = AT_MOST
     unit: str = RATIO
 
+    @classmethod
+    def quotient(
+        cls, comparison: str, side: str, of: str, target: float, sense: str = AT_MOST
+    ) -> "Quantity":
+        """The time of one side relative to another's."""
+        return cls(comparison, lambda seconds: seconds[side] / seconds[of], target, sense)
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -98,26 +106,27 @@ def all_comparisons(
 
     FlexAttention is compared if it is given, and threads if there is a second core.
     """
-    for shape in SHAPES:
-        for pass_name in BOTH_PASSES:
-            yield _transform(rival, _problem(shape, at.usual, pass_name))
+    for shape, pass_name in product(SHAPES, BOTH_PASSES):
+        yield _transform(rival, _problem(shape, at.usual, pass_name))
     for shape in SHAPES:
         yield _table_gradients(rival, _problem(shape, at.usual, FORWARD_AND_BACKWARD))
-    if flex is not None:
-        for shape in SHAPES:
-            for length in at.flex:
-                yield _against(rival, flex, _problem(shape, length, FORWARD))
-    for shape in SHAPES:
-        for pass_name in BOTH_PASSES:
-            yield _window(rival, _problem(shape, at.windowed, pass_name), at.window)
-    for shape in SHAPES:
-        yield _decode(
-            rival, baseline, _problem(shape, at.decode, DECODE), read_gigabytes_per_second
+    for shape, length in product(SHAPES, at.flex if flex is not None else ()):
+        assert flex is not None
+        name = f"time relative to {flex.name}"
+        quantity = Quantity.quotient(name, rival.name, flex.name, TIME_TO_FLEX)
+        yield _side_by_side(_problem(shape, length, FORWARD), _attentions(rival, flex), quantity)
+    for shape, pass_name in product(SHAPES, BOTH_PASSES):
+        name = f"window of {at.window}, to the whole triangle"
+        yield _side_by_side(
+            _problem(shape, at.windowed, pass_name),
+            {"window": partial(rival.attention, window=at.window), "full": rival.attention},
+            Quantity.quotient(name, "window", "full", WINDOW_TIME),
         )
-    if cores() > 1:
-        for shape in THREADED_SHAPES:
-            for pass_name in BOTH_PASSES:
-                yield _threads(rival, _problem(shape, at.usual, pass_name))
+    for shape in SHAPES:
+        problem = _problem(shape, at.decode, DECODE)
+        yield _decode(rival, baseline, problem, read_gigabytes_per_second)
+    for shape, pass_name in product(THREADED_SHAPES if cores() > 1 else (), BOTH_PASSES):
+        yield _threads(rival, _problem(shape, at.usual, pass_name))
     for pass_name in (FORWARD, DECODE):
         yield _overhead(rival, baseline, _problem("6x128", TINY_LENGTH, pass_name))
 
@@ -154,129 +163,74 @@ def _ratio(
 
 
 def _transform(rival: Rival, problem: Problem) -> Comparison:
-    def runs() -> Runs:
-        inputs = problem.inputs()
-        identity = DistanceAffine.identity(problem.length)
-        tables = DistanceAffine.scale_invariant(problem.length)
-        return {
-            "tau": problem.run(rival.attention, inputs),
-            "tables": problem.run(partial(rival.attention, affine=tables), inputs),
-            "identity": problem.run(partial(rival.attention, affine=identity), inputs),
-        }
-
-    return Comparison(
-        problem,
-        runs,
-        [
-            Quantity(
-                "transform by tau, to gain 1 and bias 0",
-                lambda t: t["tau"] / t["identity"],
-                TRANSFORM_COST,
-            ),
-            Quantity(
-                "transform by tables made before, to gain 1 and bias 0",
-                lambda t: t["tables"] / t["identity"],
-                TRANSFORM_COST,
-            ),
-        ],
+    identity = DistanceAffine.identity(problem.length)
+    tables = DistanceAffine.scale_invariant(problem.length)
+    sides: dict[str, Attention] = {
+        "tau": rival.attention,
+        "tables": partial(rival.attention, affine=tables),
+        "identity": partial(rival.attention, affine=identity),
+    }
+    quantities = (
+        Quantity.quotient(
+            f"transform by {how}, to gain 1 and bias 0", side, "identity", TRANSFORM_COST
+        )
+        for side, how in (("tau", "tau"), ("tables", "tables made before"))
     )
+    return _side_by_side(problem, sides, *quantities)
 
 
 def _table_gradients(rival: Rival, problem: Problem) -> Comparison:
     def runs() -> Runs:
         inputs = problem.inputs()
         fixed = DistanceAffine.scale_invariant(problem.length)
-        learned = DistanceAffine(
-            fixed.gain.clone().requires_grad_(), fixed.bias.clone().requires_grad_()
-        )
-        *tensors, _ = inputs
+        tables = fixed.gain.clone().requires_grad_(), fixed.bias.clone().requires_grad_()
+        learned = partial(rival.attention, affine=DistanceAffine(*tables))
+        unlearned = partial(rival.attention, affine=fixed)
         return {
-            "learned": problem.run(
-                partial(rival.attention, affine=learned), inputs, (learned.gain, learned.bias)
-            ),
-            "fixed": problem.run(partial(rival.attention, affine=fixed), inputs),
-            "forward": partial(rival.attention, *tensors, affine=fixed),
+            "learned": problem.run(learned, inputs, tables),
+            "fixed": problem.run(unlearned, inputs),
+            "forward": partial(unlearned, *inputs[:3]),
         }
 
-    return Comparison(
-        problem,
-        runs,
-        [
-            Quantity(
-                "table gradients, to backward without them",
-                lambda t: (t["learned"] - t["fixed"]) / (t["fixed"] - t["forward"]),
-                TABLE_GRADIENTS,
-                unit=SHARE,
-            )
-        ],
-    )
-
-
-def _against(rival: Rival, other: Rival, problem: Problem) -> Comparison:
-    return Comparison(
-        problem,
-        _side_by_side(problem, {rival.name: rival.attention, other.name: other.attention}),
-        [
-            Quantity(
-                f"time relative to {other.name}",
-                lambda t: t[rival.name] / t[other.name],
-                TIME_TO_FLEX,
-            )
-        ],
-    )
-
-
-def _window(rival: Rival, problem: Problem, window: int) -> Comparison:
-    windowed: Attention = partial(rival.attention, window=window)
-    sides = {"window": windowed, "full": rival.attention}
     quantity = Quantity(
-        f"window of {window}, to the whole triangle",
-        lambda t: t["window"] / t["full"],
-        WINDOW_TIME,
+        "table gradients, to backward without them",
+        lambda t: (t["learned"] - t["fixed"]) / (t["fixed"] - t["forward"]),
+        TABLE_GRADIENTS,
+        unit=SHARE,
     )
-    return Comparison(problem, _side_by_side(problem, sides), [quantity])
+    return Comparison(problem, runs, [quantity])
 
 
 def _decode(
     rival: Rival, baseline: Rival, problem: Problem, read_gigabytes_per_second: float
 ) -> Comparison:
     least_seconds = problem.cache_bytes / read_gigabytes_per_second / 1e9
-    sides = {rival.name: rival.attention, BASELINE: baseline.attention}
-    return Comparison(
-        problem,
-        _side_by_side(problem, sides),
-        [
-            Quantity(
-                "one query, time relative to SDPA",
-                lambda t: t[rival.name] / t[BASELINE],
-                DECODE_TIME_TO_SDPA,
-            ),
-            Quantity(
-                "one query, share of read bandwidth",
-                lambda t: least_seconds / t[rival.name],
-                SHARE_OF_BANDWIDTH,
-                AT_LEAST,
-                SHARE,
-            ),
-        ],
+    time = Quantity.quotient(
+        "one query, time relative to SDPA", rival.name, BASELINE, DECODE_TIME_TO_SDPA
     )
+    bandwidth = Quantity(
+        "one query, share of read bandwidth",
+        lambda t: least_seconds / t[rival.name],
+        SHARE_OF_BANDWIDTH,
+        AT_LEAST,
+        SHARE,
+    )
+    return _side_by_side(problem, _attentions(rival, baseline), time, bandwidth)
 
 
 def _threads(rival: Rival, problem: Problem) -> Comparison:
     def runs() -> Runs:
         run = problem.run(rival.attention, problem.inputs())
-        return {"one": _with_threads(1, run), "two": _with_threads(2, run)}
+        return {"one": partial(_with_threads, 1, run), "two": partial(_with_threads, 2, run)}
 
-    quantity = Quantity(
-        "speed-up by a second thread", lambda t: t["one"] / t["two"], SPEED_UP, AT_LEAST
-    )
+    quantity = Quantity.quotient("speed-up by a second thread", "one", "two", SPEED_UP, AT_LEAST)
     return Comparison(problem, runs, [quantity])
 
 
 def _overhead(rival: Rival, baseline: Rival, problem: Problem) -> Comparison:
     def runs() -> Runs:
-        sides = {rival.name: rival.attention, BASELINE: baseline.attention}
-        return {name: _repeated(problem, attention) for name, attention in sides.items()}
+        sides = _attentions(rival, baseline)
+        return {name: partial(_repeat, side, *problem.inputs()[:3]) for name, side in sides.items()}
 
     quantity = Quantity(
         "time of a tiny call beyond SDPA's",
@@ -287,35 +241,33 @@ def _overhead(rival: Rival, baseline: Rival, problem: Problem) -> Comparison:
     return Comparison(problem, runs, [quantity], calls=TINY_CALLS)
 
 
-def _side_by_side(problem: Problem, sides: Mapping[str, Attention]) -> Callable[[], Runs]:
+def _attentions(*rivals: Rival) -> dict[str, Attention]:
+    return {rival.name: rival.attention for rival in rivals}
+
+
+def _side_by_side(
+    problem: Problem, sides: Mapping[str, Attention], *quantities: Quantity
+) -> Comparison:
     def runs() -> Runs:
         inputs = problem.inputs()
         return {name: problem.run(attention, inputs) for name, attention in sides.items()}
 
-    return runs
+    return Comparison(problem, runs, quantities)
 
 
-def _with_threads(threads: int, run: Callable[[], object]) -> Callable[[], None]:
-    def limited() -> None:
-        before = torch.get_num_threads()
-        torch.set_num_threads(threads)
-        try:
-            run()
-        finally:
-            torch.set_num_threads(before)
-
-    return limited
+def _with_threads(threads: int, run: Callable[[], object]) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        run()
+    finally:
+        torch.set_num_threads(before)
 
 
-def _repeated(problem: Problem, attention: Attention) -> Callable[[], None]:
-    *tensors, _ = problem.inputs()
-
-    def calls() -> None:
-        with torch.no_grad():
-            for _ in range(TINY_CALLS):
-                attention(*tensors)
-
-    return calls
+@torch.no_grad()
+def _repeat(attention: Attention, *tensors: torch.Tensor) -> None:
+    for _ in range(TINY_CALLS):
+        attention(*tensors)
 
 
 def _problem(shape: str, length: int, pass_name: str) -> Problem:
@@ -323,5 +275,5 @@ def _problem(shape: str, length: int, pass_name: str) -> Problem:
 
 
 def cores() -> int:
-    """The cores this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -3,9 +3,11 @@
 import csv
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
+from io import StringIO
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ...files import replace_file
 from .problem import FORWARD, FORWARD_AND_BACKWARD
 
 
@@ -121,14 +123,13 @@ _READERS: dict[Any, Callable[[str], Any]] = {
 
 def write_records(path: Path, origin: dict[str, str], records: Sequence[Record]) -> None:
     """Write header and rows; an existing file is replaced as a whole."""
+    file = StringIO(newline="")
+    file.writelines(f"# {name}: {value}\n" for name, value in origin.items())
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(_columns(type(records[0])))
+    writer.writerows([_text(value) for value in asdict(record).values()] for record in records)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial")
-    with partial.open("w", newline="") as file:
-        file.writelines(f"# {name}: {value}\n" for name, value in origin.items())
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(_columns(type(records[0])))
-        writer.writerows([_text(value) for value in asdict(record).values()] for record in records)
-    partial.replace(path)
+    replace_file(path, file.getvalue().encode())
 
 
 def read_records(path: Path, kind: type[Record]) -> tuple[dict[str, str], list[Record]]:
