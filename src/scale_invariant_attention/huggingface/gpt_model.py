@@ -1,6 +1,5 @@
 """Our GPT as a transformers model: the same modules behind its calls, caches and generation."""
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,12 +17,11 @@ from ..model import GPT, projected_cross_entropy
 from ..model.block import Block
 from ..model.inputs import check_context_length, check_inputs
 from ..model.loss import IGNORED
-from ..schemes import LogN
-from ..schemes.distance import LearnedTauTables
-from ..schemes.query_scale import LogNScale
+from ..schemes import SchemeLayer
 from .gpt_cache import TransformersCache, context_of_call, notes_of
 from .gpt_config import ScaleInvariantGPTConfig
 from .gpt_placing import Arguments, first_placing, later_placing, reached_lengths, read_arguments
+from .layer import reset_missing_parameters
 
 
 class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
@@ -256,7 +254,11 @@ class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: i
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise one module as ``GPT.initialise`` does; transformers skips loaded weights."""
-        if isinstance(module, nn.Embedding):
+        layers = (part for part in self.modules() if isinstance(part, SchemeLayer))
+        scheme = next((layer for layer in layers if module in layer.modules()), None)
+        if scheme is not None:
+            reset_missing_parameters(scheme)
+        elif isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight)
         elif isinstance(module, nn.Linear):
             if any(module is zero for zero in self._zero_initialised()):
@@ -264,12 +266,6 @@ class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: i
             else:
                 bound = module.weight.shape[1] ** -0.5
                 nn.init.uniform_(module.weight, -bound, bound)
-        elif isinstance(module, LogNScale):
-            assert isinstance(self.gpt.scheme.query_scale, LogN)
-            nn.init.constant_(module.scale, self.gpt.scheme.query_scale.start)
-        elif isinstance(module, LearnedTauTables):
-            assert isinstance(module._tau, float)
-            nn.init.constant_(module.log_tau, math.log(module._tau))
 
     def _zero_initialised(self) -> Iterator[nn.Module]:
         """The head, and the matrices that write to the residual stream."""

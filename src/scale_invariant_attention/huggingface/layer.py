@@ -43,14 +43,7 @@ class CalibratedLayer(SchemeLayer):
         if not initialised or any(parameter.is_meta for parameter in self.parameters()):
             return
         if not self._initialised:
-            loaded = "_is_hf_initialized"
-            self.reset_parameters(
-                [
-                    name
-                    for name, value in self.named_parameters()
-                    if not getattr(value, loaded, False)
-                ]
-            )
+            reset_missing_parameters(self)
         self._initialised = True
 
     def query_factors(self, positions: TokenPositions, dtype: torch.dtype) -> Tensor | None:
@@ -81,6 +74,15 @@ class CalibratedLayer(SchemeLayer):
         bias = bias + gain * shift.unsqueeze(-1)
         dtype = compute_dtype(query.dtype)
         return DistanceAffine(gain.to(dtype), bias.to(dtype))
+
+
+def reset_missing_parameters(layer: SchemeLayer) -> None:
+    """Initialise the parameters that transformers, which marks those that it loads, did not load."""
+    layer.reset_parameters(
+        name
+        for name, value in layer.named_parameters()
+        if not getattr(value, "_is_hf_initialized", False)
+    )
 
 
 def layer_for(settings: Settings, heads: int, layer: int) -> CalibratedLayer:
