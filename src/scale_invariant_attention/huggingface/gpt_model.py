@@ -18,9 +18,14 @@ from ..model.block import Block
 from ..model.inputs import check_context_length, check_inputs
 from ..model.loss import IGNORED
 from ..schemes import SchemeLayer
-from .gpt_cache import TransformersCache, context_of_call, notes_of
 from .gpt_config import ScaleInvariantGPTConfig
-from .gpt_placing import Arguments, first_placing, later_placing, reached_lengths, read_arguments
+from .gpt_inputs import (
+    TokenArguments,
+    TransformersCache,
+    context_of_call,
+    notes_of,
+    token_arguments,
+)
 from .layer import reset_missing_parameters
 
 
@@ -167,32 +172,30 @@ class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: i
             raise TypeError(
                 f"past_key_values must be a transformers Cache, got {type(given).__name__}"
             )
-        rows = embedded[:, :, 0]
+        tokens = embedded[:, :, 0]
         past = 0 if given is None else int(given.get_seq_length())
-        arguments = read_arguments(rows, attention_mask, position_ids, past)
+        arguments = token_arguments(tokens, attention_mask, position_ids, past)
         cache = self._cache(given, use_cache, arguments)
         if cache is None:
-            where = first_placing(rows, arguments, context_length)
-            return self.gpt.transformed(embedded, where), None
+            layout = arguments.layout(tokens, past, context_length)
+            return self.gpt.transformed(embedded, layout), None
         notes = notes_of(cache, past)
-        end = past + rows.shape[1]
+        end = past + tokens.shape[1]
         context = context_of_call(
             self.gpt.scheme,
             notes,
-            reached_lengths(end, arguments.token_mask),
+            arguments.reached_lengths(end),
             context_length,
-            rows=rows.shape[0],
+            rows=tokens.shape[0],
             first=past == 0,
         )
-        where = (
-            later_placing(rows, arguments, past, context)
-            if past
-            else first_placing(rows, arguments, context)
-        )
+        layout = arguments.layout(tokens, past, context)
         layers = TransformersCache(cache, end, notes, first=past == 0)
-        return self.gpt.transformed(embedded, where, layers), cache
+        return self.gpt.transformed(embedded, layout, layers), cache
 
-    def _cache(self, given: Cache | None, use_cache: bool, arguments: Arguments) -> Cache | None:
+    def _cache(
+        self, given: Cache | None, use_cache: bool, arguments: TokenArguments
+    ) -> Cache | None:
         """The cache to fill: the given one, or a new one if requested and possible."""
         checkpoints = self.gpt.checkpoint_activations and torch.is_grad_enabled()
         if given is None:

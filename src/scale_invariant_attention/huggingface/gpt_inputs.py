@@ -1,0 +1,249 @@
+"""The inputs of a call of our GPT in transformers' form: attention mask, position ids and cache.
+
+Keys rotated for one context length cannot be used at another, so the first call fixes the context length
+of a cache, as with our own. It is an attribute of the cache object, so copies of the cache keep it.
+
+Shapes: B batch, L tokens of the call, N tokens including those of a cache.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from transformers import Cache
+
+from ..attention import DistanceAffine, Visibility
+from ..model.inputs import FAR, SequenceLayout, default_positions, sequence_layout
+from ..schemes import LogN, Scheme, TokenPositions
+
+NOTES = "scale_invariant_notes"
+
+
+@dataclass(frozen=True, eq=False)
+class TokenArguments:
+    """Arguments of our GPT that describe the tokens of a call; None is each one's default."""
+
+    token_mask: Tensor | None = None  # bool [B, N], if there is padding
+    positions: Tensor | None = None  # [B, L], if they do not count the tokens
+    documents: Tensor | None = None  # [B, L], if several are packed in a row
+
+    @property
+    def counted(self) -> bool:
+        """Whether positions count the tokens, as a cache requires."""
+        return self.positions is None and self.documents is None
+
+    def layout(
+        self, tokens: Tensor, past: int, context_length: int | Tensor | None
+    ) -> SequenceLayout:
+        """The layout of tokens ``[B, L]`` that follow `past` others in a cache."""
+        if past == 0:
+            return sequence_layout(
+                tokens, self.positions, self.documents, self.token_mask, context_length
+            )
+        end = past + tokens.shape[1]
+        reached = self.reached_lengths(end) if context_length is None else context_length
+        per_row = reached.unsqueeze(-1) if isinstance(reached, Tensor) else reached
+        if self.token_mask is None:
+            counted = torch.arange(past, end, device=tokens.device)
+            return SequenceLayout(TokenPositions(counted, per_row), Visibility(), end)
+        positions = default_positions(None, self.token_mask)
+        visibility = Visibility(
+            query_positions=positions[:, past:], key_positions=positions, key_mask=self.token_mask
+        )
+        return SequenceLayout(TokenPositions(positions[:, past:], per_row), visibility, end)
+
+    def reached_lengths(self, end: int) -> int | Tensor:
+        """The lengths of the texts after a call: one number, or integers ``[B]``."""
+        return end if self.token_mask is None else self.token_mask.sum(1).clamp(min=1)
+
+
+def token_arguments(
+    tokens: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None, past: int
+) -> TokenArguments:
+    """Read the mask ``[B, N]`` and the position ids of `tokens` ``[B, L]`` that follow `past` others.
+
+    Without a mask and a cache, position ids that restart begin another document, as in flattened
+    batches.
+    """
+    mask = _token_mask(attention_mask, tokens, past)
+    if position_ids is None:
+        return TokenArguments(mask)
+    positions = _checked_positions(position_ids, tokens)
+    real = None if mask is None else mask[:, past:]
+    if mask is not None:
+        counted = default_positions(None, mask)[:, past:]
+    else:
+        counted = torch.arange(past, past + tokens.shape[1], device=tokens.device)
+    if _same(positions, counted, real):
+        return TokenArguments(mask)
+    if past:
+        raise ValueError(
+            "position_ids must count the tokens that attention_mask shows if past_key_values is used, "
+            f"got {_short(position_ids)} after {past} tokens: leave them out"
+        )
+    if attention_mask is None:
+        runs = (positions.diff(dim=1, prepend=positions[:, :1] - 1) <= 0).cumsum(1)
+        if int(runs.amax()) > 0:
+            same = _same(positions, default_positions(runs, None), None)
+            return TokenArguments(None, None if same else positions, runs)
+    _check_rising(positions, real)
+    return TokenArguments(mask, positions)
+
+
+def _token_mask(attention_mask: Tensor | None, tokens: Tensor, past: int) -> Tensor | None:
+    """The mask as bool; None if it hides nothing."""
+    if attention_mask is None:
+        return None
+    shape = (tokens.shape[0], past + tokens.shape[1])
+    if not isinstance(attention_mask, Tensor) or attention_mask.shape != shape:
+        kind = (
+            f"shape {tuple(attention_mask.shape)}"
+            if isinstance(attention_mask, Tensor)
+            else type(attention_mask).__name__
+        )
+        raise ValueError(
+            f"attention_mask must be {list(shape)}, 0 for padding, including the tokens of "
+            f"past_key_values; got {kind}. Masks by query and key are not supported: which keys a query "
+            "sees follows from positions"
+        )
+    mask = attention_mask.bool()
+    return None if bool(mask.all()) else mask
+
+
+def _checked_positions(position_ids: Tensor, tokens: Tensor) -> Tensor:
+    rows, length = tokens.shape
+    fits = position_ids.shape in ((length,), (1, length), (rows, length))
+    if position_ids.is_floating_point() or position_ids.dtype == torch.bool or not fits:
+        raise ValueError(
+            f"position_ids must be integers {[rows, length]} or {[1, length]}, got "
+            f"{position_ids.dtype} of shape {tuple(position_ids.shape)}"
+        )
+    return position_ids.expand_as(tokens).long()
+
+
+def _same(first: Tensor, second: Tensor, mask: Tensor | None) -> bool:
+    """Whether positions agree, except at padding."""
+    different = first != second
+    return not bool((different if mask is None else different & mask).any())
+
+
+def _check_rising(positions: Tensor, mask: Tensor | None) -> None:
+    """Refuse positions that do not rise, with which a token would see later ones."""
+    hidden = positions if mask is None else positions.masked_fill(~mask, -FAR)
+    before = hidden.cummax(1).values[:, :-1]
+    falls = hidden[:, 1:] <= before
+    if bool((falls if mask is None else falls & mask[:, 1:]).any()):
+        raise ValueError(
+            f"position_ids must rise along each row, got {_short(positions)}; for several documents "
+            "per row leave out attention_mask"
+        )
+
+
+def _short(positions: Tensor) -> str:
+    return str(positions.flatten()[:8].tolist()) + ("..." if positions.numel() > 8 else "")
+
+
+@dataclass
+class Notes:
+    """The context length of a cache, and tables that later calls reuse."""
+
+    context_length: int | Tensor | None = None
+    affines: dict[int, DistanceAffine] = field(default_factory=dict)
+
+
+class TransformersCache:
+    """The cache during one call, after which it holds `end` tokens."""
+
+    def __init__(self, cache: Cache, end: int, notes: Notes, *, first: bool) -> None:
+        self._cache = cache
+        self._end = end
+        self._notes = notes
+        self._first = first
+
+    def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Add ``[B, H, new, D]`` to a layer, and return all of its keys and values so far."""
+        keys, values = self._cache.update(key, value, layer)
+        # A static cache also returns its unused memory.
+        return keys.narrow(2, 0, self._end), values.narrow(2, 0, self._end)
+
+    def affine(
+        self, layer: int, span: int, make: Callable[[int], DistanceAffine]
+    ) -> DistanceAffine:
+        """A layer's gain and bias for at least `span` distances, rebuilt when `span` outgrows them."""
+        # Stored tables carry no gradients.
+        if self._first or torch.is_grad_enabled():
+            return make(span)
+        affine = self._notes.affines.get(layer)
+        if affine is None or affine.length < span:
+            self._notes.affines[layer] = affine = make(2 * span)
+        return affine
+
+
+def notes_of(cache: Cache, length: int) -> Notes:
+    """The notes of a cache that holds `length` tokens; an empty cache gets new ones."""
+    notes = getattr(cache, NOTES, None)
+    if length == 0 or not isinstance(notes, Notes):
+        notes = Notes()
+        setattr(cache, NOTES, notes)
+    return notes
+
+
+def context_of_call(
+    scheme: Scheme,
+    notes: Notes,
+    lengths: int | Tensor,
+    given: int | Tensor | None,
+    *,
+    rows: int,
+    first: bool,
+) -> int | Tensor | None:
+    """The context length of a call with a cache, after which the text has `lengths` tokens.
+
+    None means the default of a call without a cache. Raises if the cache was filled for another length.
+    """
+    if not scheme.depends_on_context:
+        return None
+    if first:
+        notes.context_length = lengths if given is None else given
+        return given
+    settled = given if notes.context_length is None else notes.context_length
+    if settled is None:
+        raise ValueError(
+            "past_key_values was filled elsewhere, and this scheme depends on the context length: pass "
+            "context_length=..., the length it was filled for"
+        )
+    settled = _repeated(settled, rows)
+    # Up to the training length NTK and YaRN change nothing, so all shorter lengths are equivalent.
+    counts_all = isinstance(scheme.query_scale, LogN) and scheme.query_scale.depends_on_context
+    least = 1 if counts_all else scheme.train_length or 1
+    if given is not None and _differ(_at_least(given, least), _at_least(settled, least)):
+        raise ValueError(
+            f"context_length must be {settled}, for which past_key_values was filled, got {given}: "
+            "keys of one context length cannot be used at another"
+        )
+    settled = _at_least(settled, least)
+    outgrown = lengths > settled
+    if outgrown.any() if isinstance(outgrown, Tensor) else outgrown:
+        raise ValueError(
+            f"the text has outgrown the context length of past_key_values, {settled}, and this scheme "
+            "depends on it: pass context_length=..., the final length of the text, from the first call "
+            "on, as generate() does"
+        )
+    return settled
+
+
+def _repeated(length: int | Tensor, rows: int) -> int | Tensor:
+    """Lengths for a cache whose rows were repeated, as for several samples per prompt."""
+    if isinstance(length, Tensor) and len(length) != rows and rows % len(length) == 0:
+        return length.repeat_interleave(rows // len(length))
+    return length
+
+
+def _at_least(length: int | Tensor, least: int) -> int | Tensor:
+    return length.clamp(min=least) if isinstance(length, Tensor) else max(length, least)
+
+
+def _differ(first: int | Tensor, second: int | Tensor) -> bool:
+    different = first != second
+    return bool(different.any()) if isinstance(different, Tensor) else different
