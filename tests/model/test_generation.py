@@ -247,12 +247,12 @@ def test_prompts_of_any_integer_dtype(dtype):
         (
             {"token_mask": torch.tensor([[True] * 4 + [False], [True] * 5])},
             ValueError,
-            "token_mask must be False on the left.*left_padded",
+            "token_mask may be False only on the left.*left_padded",
         ),
         (
             {"token_mask": torch.tensor([[True, False, True, True, True], [True] * 5])},
             ValueError,
-            "token_mask must be False on the left.*left_padded",
+            "token_mask may be False only on the left.*left_padded",
         ),
         ({"token_mask": torch.zeros(2, 5).bool()}, ValueError, "True at its end.*left_padded"),
     ],
@@ -273,7 +273,5 @@ def test_left_padded():
     assert mask.tolist() == [[False, False, True], [True] * 3, [False, True, True]]
     assert tokens.dtype == torch.int64 and mask.dtype == torch.bool
     for wrong in ([], [[]], [[1], []]):
-        with pytest.raises(
-            ValueError, match="prompts must be at least one, with at least one token"
-        ):
+        with pytest.raises(ValueError, match="prompts must contain at least one prompt, and each"):
             left_padded(wrong)

@@ -1,4 +1,4 @@
-"""The keys and values of the tokens so far, so that a step of generation costs one token."""
+"""KV cache: keys and values of the tokens so far, so that a generation step processes one token."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -11,7 +11,7 @@ from ..attention import DistanceAffine
 
 
 class LayerCache(Protocol):
-    """What a layer needs of a cache, whoever keeps the keys and values."""
+    """The cache interface that a layer uses."""
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Add ``[B, H, new, D]`` to a layer, and return all of its keys and values so far."""
@@ -20,15 +20,15 @@ class LayerCache(Protocol):
     def affine(
         self, layer: int, span: int, make: Callable[[int], DistanceAffine]
     ) -> DistanceAffine:
-        """A layer's gain and bias for at least `span` distances, which `make` makes."""
+        """A layer's gain and bias for at least `span` distances, computed by `make`."""
         ...
 
 
 class KeyValueCache:
-    """What the tokens so far leave behind for the next ones, in memory that doubles when it is full.
+    """Keys and values of all tokens so far, in memory that doubles when it is full.
 
-    ``GPT.new_cache`` makes one. It belongs to that model with its weights as they are, and is for
-    inference only.
+    ``GPT.new_cache`` creates one. It is valid for that model with its current weights, and for inference
+    only.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class KeyValueCache:
         room: int,
     ) -> None:
         self.length = 0
-        # A copy, because a tensor may be changed by its owner.
+        # A copy, because the caller may change the tensor.
         given = context_length
         self.context_length = given.clone() if isinstance(given, Tensor) else given
-        # Weakly, so that a copy of a cache, as a search needs it, copies no model.
+        # A weak reference, so that copying a cache, as in a beam search, does not copy the model.
         self._model = ref(model)
         self._settles_context = context_length is None
         self._depends_on_context = depends_on_context
@@ -60,29 +60,29 @@ class KeyValueCache:
         return f"KeyValueCache(length={self.length}, context_length={self.context_length})"
 
     def begin(self, model: nn.Module, batch: int) -> None:
-        """Refuse another model than that which made this cache, and another number of rows.
+        """Raise if the model is not the one that created this cache, or the number of rows differs.
 
-        What a first call has settled that failed is forgotten.
+        A failed first call leaves nothing behind.
         """
         if self._model() is not model:
             raise ValueError(
-                "cache was made by another model, whose keys and values mean nothing to this one: "
-                "make it with new_cache() of the model that is called"
+                "cache was created by another model, whose keys and values do not fit this one: "
+                "create it with new_cache() of the model that you call"
             )
         memory = self._keys[0].memory
         if self.length and memory is not None and memory.shape[0] != batch:
             raise ValueError(
-                f"tokens must have the {memory.shape[0]} rows that cache holds, got {batch}: "
-                "make a cache for every batch with new_cache()"
+                f"tokens must have the {memory.shape[0]} rows of the cache, got {batch}: "
+                "create a cache for every batch with new_cache()"
             )
         if self.length == 0 and self._settles_context:
             self.context_length = None
 
     def context_for(self, lengths: int | Tensor) -> int | Tensor:
-        """The context length, for a text that has now reached `lengths`: one number, or ``[B]``.
+        """The context length for a text that has now reached `lengths`: one number, or ``[B]``.
 
-        Keys that are rotated for one context length cannot be used at another, so it is settled by the
-        first call that succeeds, and a text that outgrows it is refused.
+        Keys rotated for one context length cannot be used at another, so the first successful call fixes
+        it, and a text that outgrows it raises.
         """
         if self.context_length is None:
             if isinstance(lengths, Tensor):
@@ -94,16 +94,15 @@ class KeyValueCache:
             if outgrown.any() if isinstance(outgrown, Tensor) else outgrown:
                 raise ValueError(
                     f"the text has outgrown the context length of its cache, {self.context_length}, "
-                    "and this scheme depends on it: make the cache with context_length=..., the length "
-                    "that the text is going to have"
+                    "and this scheme depends on it: create the cache with context_length=..., the final "
+                    "length of the text"
                 )
         return self.context_length
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Add ``[B, H, new, D]`` to a layer, and return all of its keys and values so far.
 
-        They count when all layers have them and `length` is moved on, so that a step that failed can be
-        repeated.
+        They count once all layers have them and `length` is increased, so a failed step can be repeated.
         """
         if key.requires_grad:
             raise RuntimeError(
@@ -113,15 +112,15 @@ class KeyValueCache:
         memory = self._keys[layer].memory
         if self.length and memory is not None and memory.dtype != key.dtype:
             raise TypeError(
-                f"the cache holds keys in {memory.dtype}, and new ones are in {key.dtype}: keep dtype "
-                "and autocast as they are while a cache is used, or make a new one"
+                f"the cache holds keys in {memory.dtype}, but the new ones are in {key.dtype}: do not "
+                "change dtype or autocast while using a cache, or create a new one"
             )
         keys = self._keys[layer].write(key, self.length)
         return keys, self._values[layer].write(value, self.length)
 
     @property
     def keeps_positions(self) -> bool:
-        """Whether positions are kept: not as long as the tokens simply stand at 0, 1, 2, ..."""
+        """Whether positions are stored: not while the tokens are simply at 0, 1, 2, ..."""
         return self._positions.memory is not None
 
     def keep_positions(self, positions: Tensor, token_mask: Tensor, start: int) -> None:
@@ -136,7 +135,7 @@ class KeyValueCache:
     def affine(
         self, layer: int, span: int, make: Callable[[int], DistanceAffine]
     ) -> DistanceAffine:
-        """A layer's gain and bias for at least `span` distances, made anew when it has outgrown them."""
+        """A layer's gain and bias for at least `span` distances, recomputed when more are needed."""
         affine = self._affines[layer]
         if affine is None or affine.length < span:
             self._affines[layer] = affine = make(max(2 * span, self._keys[layer].room))
@@ -152,16 +151,16 @@ class _GrowingTensor:
         self.memory: Tensor | None = None
 
     def write(self, new: Tensor, start: int) -> Tensor:
-        """Write from `start` on, and return everything up to the end of what was written."""
+        """Write from `start` on, and return everything up to the end of the new part."""
         length = new.shape[self.dim]
         end = start + length
         if start == 0 and self.memory is not None and not self._alike(new):
-            # What a first call left that failed.
+            # Left by a failed first call.
             self.memory = None
         if self.memory is None or self.memory.shape[self.dim] < end:
             shape = list(new.shape)
             shape[self.dim] = max(end, self.room, 2 * start)
-            # Not a tensor of inference mode, which could be written to in that mode only.
+            # Not an inference tensor, which could be written to only in inference mode.
             with torch.inference_mode(False):
                 memory = new.new_empty(shape)
             if self.memory is not None:

@@ -1,4 +1,4 @@
-"""Writing on behind prompts, a token a step, with a cache."""
+"""Autoregressive generation with a KV cache."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from .gpt import GPT
 
 
-# For how many new tokens a cache has room at first: a limit is often set higher than it is reached.
+# New tokens that a cache has room for at first: generation often stops before its limit.
 ROOM = 1024
 
 
 def left_padded(prompts: Sequence[Sequence[int]], pad_token: int = 0) -> tuple[Tensor, Tensor]:
-    """Prompts of several lengths as tokens and token mask ``[B, longest]``, padded on the left.
+    """Prompts of different lengths as tokens and token mask ``[B, longest]``, padded on the left.
 
     >>> tokens, token_mask = left_padded([[5, 6, 7], [8]])
     >>> tokens.tolist(), token_mask.tolist()
@@ -27,7 +27,7 @@ def left_padded(prompts: Sequence[Sequence[int]], pad_token: int = 0) -> tuple[T
     """
     longest = max((len(prompt) for prompt in prompts), default=0)
     if not prompts or min(len(prompt) for prompt in prompts) == 0:
-        raise ValueError("prompts must be at least one, with at least one token each")
+        raise ValueError("prompts must contain at least one prompt, and each at least one token")
     tokens = [[pad_token] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
     mask = [[False] * (longest - len(prompt)) + [True] * len(prompt) for prompt in prompts]
     return torch.tensor(tokens), torch.tensor(mask)
@@ -41,7 +41,7 @@ def write(
     sampler: Sampler,
     stop_tokens: Sequence[int],
 ) -> Iterator[Tensor]:
-    """The tokens written behind prompts ``[B, L]``, ``[B]`` at a time; see ``GPT.generate``."""
+    """Generate the tokens after prompts ``[B, L]``, yielding ``[B]`` at a time; see ``GPT.generate``."""
     check_inputs(model.config.vocab_size, tokens, token_mask=token_mask)
     integer("max_new_tokens", max_new_tokens, at_least=0)
     if not isinstance(stop_tokens, Iterable):
@@ -87,6 +87,6 @@ def _steps(
 def _check_left_padding(token_mask: Tensor) -> None:
     if not bool(token_mask[:, -1].all()) or bool((token_mask[:, :-1] & ~token_mask[:, 1:]).any()):
         raise ValueError(
-            "token_mask must be False on the left of a row only, and True at its end: "
+            "token_mask may be False only on the left of a row, and must be True at its end: "
             "pad prompts on the left, as left_padded does"
         )

@@ -1,9 +1,9 @@
 """Cross-entropy over a projection to the vocabulary, in memory that does not grow with the context.
 
-The logits of a chunk of tokens are computed, reduced and forgotten before the next chunk. Since the
-mean weighs all tokens alike, its gradients are known up to one factor as soon as the logits are, and
-are taken then: the projection is computed once. Losses of single tokens may be weighed by anything,
-so their gradients compute it again.
+The logits of a chunk of tokens are computed, reduced and discarded before the next chunk. The mean
+weights all tokens equally, so its gradients are known up to one factor as soon as the logits are, and
+are computed right away: the projection is computed once. Losses of single tokens may get any weights, so
+their gradients compute it again.
 """
 
 from typing import Any, Literal
@@ -25,16 +25,16 @@ def projected_cross_entropy(
     reduction: Literal["mean", "none"] = "mean",
     chunk_elements: int = 2**25,
 ) -> Tensor:
-    """Cross-entropy of the logits ``hidden @ weight.T``, which never exist all at once.
+    """Cross-entropy of the logits ``hidden @ weight.T``, without storing all of them at once.
 
     ``hidden`` is ``[..., width]``, ``weight`` ``[vocabulary, width]`` of the same dtype, and
     ``targets`` integer ``[...]``; tokens whose target is ``IGNORED`` (-100) do not count.
     ``reduction="mean"`` gives the mean over the tokens that count, and 0 with zero gradients if there
     are none; ``"none"`` gives the loss of every token, shaped like ``targets``, 0 where ignored.
 
-    Products are computed in the dtype of the inputs, or in that of autocast; everything behind them,
-    and the result, is float32 (float64 for float64). At most ``chunk_elements`` logits, but at least
-    those of one token, are held at a time. Gradients cannot be differentiated again.
+    Products are computed in the dtype of the inputs, or of autocast; everything after them, and the
+    result, is float32 (float64 for float64). At most ``chunk_elements`` logits, but at least those of
+    one token, are in memory at a time. Gradients cannot be differentiated again.
 
     >>> hidden = torch.zeros(2, 3, 8, requires_grad=True)
     >>> targets = torch.tensor([[0, 1, 2], [3, IGNORED, 0]])
@@ -99,7 +99,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        # Not once_differentiable, which lets a loss pass that nothing follows, as a constant.
+        # Not once_differentiable: it would treat a loss that nothing follows as a constant.
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             raise NotImplementedError(
                 "projected_cross_entropy has no second derivative; call backward without "
@@ -108,7 +108,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         want_hidden, want_weight = ctx.wanted
         if ctx.mean:
             slope_hidden, slope_weight, count = ctx.saved_tensors
-            # In the compute dtype: float16 has no room for one over a large count.
+            # In the compute dtype: in float16, one over a large count would underflow.
             factor = grad / count
             grad_hidden = slope_hidden.to(factor.dtype) * factor if want_hidden else slope_hidden
             grad_weight = slope_weight * factor if want_weight else slope_weight
@@ -125,8 +125,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         )
 
 
-# One operator to torch: a compiled graph does not grow with the number of chunks, serves all lengths,
-# and cannot hold the logits of more chunks than one.
+# A single operator to torch, so that a compiled graph does not grow with the number of chunks, serves
+# all lengths, and never holds the logits of more than one chunk.
 @torch.library.custom_op(
     "scale_invariant_attention::projected_cross_entropy",
     mutates_args=(),
@@ -143,9 +143,9 @@ def _losses_and_gradients(
     product_dtype: torch.dtype,
     chunk_elements: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Losses ``[tokens]`` and the gradients of their sum, weighed by ``factors`` ``[tokens]``.
+    """Losses ``[tokens]`` and the gradients of their sum, weighted by ``factors`` ``[tokens]``.
 
-    The gradient of ``weight`` is in the compute dtype. What is not wanted is an empty tensor.
+    The gradient of ``weight`` is in the compute dtype. Gradients that are not needed are empty tensors.
     """
     _check_values(targets, len(weight))
     losses, grad_hidden, grad_weight = _results(hidden, weight, want_hidden, want_weight)
@@ -220,7 +220,7 @@ def _results(
 
 
 def _check(hidden: Tensor, weight: Tensor, targets: Tensor, reduction: str) -> torch.dtype:
-    """Refuse what cannot be meant, and return the dtype in which products are computed."""
+    """Check the arguments, and return the dtype in which products are computed."""
     named = {"hidden": hidden, "weight": weight, "targets": targets}
     for name, tensor in named.items():
         if not isinstance(tensor, Tensor):
@@ -260,7 +260,7 @@ def _check(hidden: Tensor, weight: Tensor, targets: Tensor, reduction: str) -> t
 
 
 def _check_values(targets: Tensor, vocabulary: int) -> None:
-    # On other devices looking means waiting, and the kernels of torch assert the range themselves.
+    # On other devices reading values means waiting, and torch's kernels assert the range themselves.
     if targets.device.type != "cpu":
         return
     bad = targets[((targets < 0) | (targets >= vocabulary)) & (targets != IGNORED)]

@@ -1,4 +1,4 @@
-"""Which parameters go to which optimiser."""
+"""Assignment of parameters to optimisers."""
 
 from dataclasses import dataclass
 
@@ -10,17 +10,17 @@ class ParameterSplit:
     """The parameters of a GPT by name, each in one of four groups."""
 
     matrices: dict[str, nn.Parameter]
-    """Every matrix of the blocks: for Muon."""
+    """All matrices of the blocks: for Muon."""
     embedding: dict[str, nn.Parameter]
     """For Adam."""
     head: dict[str, nn.Parameter]
     """For Adam."""
     scalars: dict[str, nn.Parameter]
-    """What the schemes learn, as LogN's scales, the logarithms of tau or a table: for Adam."""
+    """Parameters of schemes, such as LogN's scales or the logarithms of tau: for Adam."""
 
 
 def parameter_split(model: nn.Module) -> ParameterSplit:
-    """The parameters of a GPT, also one that is wrapped or compiled, as its optimisers take them.
+    """The parameters of a GPT, possibly wrapped or compiled, grouped by optimiser.
 
     >>> from scale_invariant_attention.model import GPT, GPTConfig
     >>> split = parameter_split(GPT(GPTConfig.preset("mini", scheme_name="logn-rope")))
@@ -29,7 +29,7 @@ def parameter_split(model: nn.Module) -> ParameterSplit:
     """
     split = ParameterSplit({}, {}, {}, {})
     for name, parameter in model.named_parameters():
-        # Wrappers put names of their own before those of the model.
+        # Wrappers prepend their own names.
         parts = name.split(".")
         if "blocks" not in parts:
             group = split.embedding if "embedding" in parts else split.head
@@ -40,7 +40,7 @@ def parameter_split(model: nn.Module) -> ParameterSplit:
 
 
 def belongs_to_scheme(name: str) -> bool:
-    """Whether a block's parameter is learned by its scheme, whatever its shape.
+    """Whether a parameter of a block belongs to its scheme.
 
     >>> belongs_to_scheme("0.attention.scheme.distance.log_tau"), belongs_to_scheme("0.mlp.up.weight")
     (True, False)

@@ -1,4 +1,4 @@
-"""The next token from its logits: the likeliest, or a draw."""
+"""The next token from its logits: the most likely one, or a sample."""
 
 from math import inf
 
@@ -9,7 +9,7 @@ from ..arguments import integer, real_number
 
 
 class Sampler:
-    """Draws tokens, reproducibly if it has a seed.
+    """Samples tokens, reproducibly if it has a seed.
 
     >>> Sampler()(torch.tensor([[0.0, 2.0, 1.0]]))
     tensor([1])
@@ -43,7 +43,7 @@ class Sampler:
             return logits.argmax(-1)
         if self.seed is not None and self._generator is None:
             self._generator = torch.Generator(logits.device).manual_seed(self.seed)
-        # The largest at zero, in float64: no temperature is too small for it.
+        # Shift the maximum to zero, in float64, so that no temperature is too small.
         logits = (logits - logits.amax(-1, keepdim=True)).double() / self.temperature
         if self.top_k is not None:
             logits = keep_top_k(logits, self.top_k)
@@ -63,13 +63,13 @@ def keep_top_k(logits: Tensor, top_k: int) -> Tensor:
 
 
 def keep_top_p(logits: Tensor, top_p: float) -> Tensor:
-    """Logits ``[B, V]`` with -inf for all but the fewest likeliest that have `top_p` together.
+    """Logits ``[B, V]`` with -inf for all but the fewest most likely tokens with total `top_p`.
 
     >>> keep_top_p(torch.tensor([[0.2, 0.5, 0.3]]).log(), 0.75).exp()
     tensor([[0.0000, 0.5000, 0.3000]])
     """
     if top_p == 1:
-        return logits  # sums of rounded numbers may reach 1 before the last
+        return logits  # rounded sums may reach 1 before the last
     ordered, tokens = logits.sort(-1, descending=True)
     probabilities = ordered.softmax(-1)
     before = probabilities.cumsum(-1) - probabilities

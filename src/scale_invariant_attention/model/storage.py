@@ -1,10 +1,10 @@
-"""A model in a folder: its configuration and weights, replaced whole or not at all, verified on load.
+"""A model in a folder: configuration and weights, saved atomically and verified on load.
 
 ``config.json`` is the manifest: the configuration, and the weights files with size and hash of each. It
-is the last file that a save puts in place. Names of weights files carry their hash, so a save never
-touches the files of the model before it. A save first writes partial files, hidden ones; two of them
-list the new and the old weights files, so that however the save ends it is known which to remove: those
-listed that ``config.json`` does not name.
+is the last file that a save puts in place. Names of weights files contain their hash, so a save never
+touches the files of the previous model. A save first writes hidden partial files; two of them list the
+new and the old weights files, so that the files to remove are known however the save ends: those listed
+that ``config.json`` does not name.
 """
 
 import json
@@ -30,7 +30,7 @@ PICKLED = {".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth"}
 
 
 class SavedModelError(ValueError):
-    """A folder does not hold a whole model of this package."""
+    """A folder does not contain a complete model of this package."""
 
 
 FORMAT = ManifestFormat(
@@ -50,9 +50,9 @@ def save(
     """Save a model to ``folder``, replacing the one in it.
 
     ``config`` must be JSON (tuples come back as lists). ``tensors`` may be on any device and share
-    memory; each is stored whole. Weights go into files of at most ``shard_bytes``, or one tensor. If
-    this fails or is killed, the folder still holds the model it held before. Files that do not belong
-    to a model of this package are left alone, and a folder with another kind of model is refused.
+    memory; each is stored in full. Weights go into files of at most ``shard_bytes``, or one tensor. If
+    this fails or is killed, the folder still contains the previous model. Files that do not belong to a
+    model of this package are left alone, and a folder with another kind of model raises.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -87,10 +87,10 @@ def save(
 def load(
     folder: str | os.PathLike[str], *, device: str | torch.device = "cpu"
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The configuration and the tensors that :func:`save` stored, verified to the bit.
+    """Load the configuration and tensors that :func:`save` stored, verified by hash.
 
     Nothing is unpickled. Raises FileNotFoundError for a missing folder or ``config.json``, and
-    :class:`SavedModelError` for anything that is not as it was saved.
+    :class:`SavedModelError` for anything that has changed since it was saved.
     """
     folder = _existing_folder(folder)
     with locked(folder, exclusive=False):
@@ -138,7 +138,7 @@ def _write_and_commit(
         write_new_file(partial_path(folder / CONFIG), [FORMAT.text(no_model, old)])
     for file, partial in partials.items():
         partial.replace(folder / file)
-    # The weights must be on disk before config.json names them, and it before the old are removed.
+    # The weights must be on disk before config.json names them, and config.json before old weights go.
     sync_folder(folder)
     new_config.replace(folder / CONFIG)
     sync_folder(folder)
@@ -161,7 +161,7 @@ def _shards(tensors: dict[str, Tensor], shard_bytes: int) -> list[list[str]]:
 def _clear_leftovers(folder: Path) -> None:
     """Remove partial files, and the weights files they list that config.json does not name.
 
-    Files that cannot be read or removed now are left to the next save.
+    Files that cannot be read or removed are left to the next save.
     """
     with suppress(OSError, SavedModelError):
         try:
@@ -178,7 +178,7 @@ def _clear_leftovers(folder: Path) -> None:
 
 
 def _listed_weights(partial: Path) -> set[str]:
-    """The weights files that a partial configuration lists; none if it is torn, or a weights file."""
+    """Weights files listed by a partial configuration; none if it is incomplete, or a weights file."""
     if partial.name.startswith(f".{CONFIG}"):
         with suppress(SavedModelError):
             return set(_read_config_file(partial).files)
@@ -186,7 +186,7 @@ def _listed_weights(partial: Path) -> set[str]:
 
 
 def _files_to_replace(folder: Path) -> dict[str, FileRecord]:
-    """The weights files of the model in a folder, none if it holds no model."""
+    """Weights files of the model in a folder; none if it contains no model."""
     try:
         return _read_config_file(folder / CONFIG).files
     except FileNotFoundError:
@@ -214,7 +214,7 @@ def _existing_folder(folder: str | os.PathLike[str]) -> Path:
         if pickled:
             message += (
                 f". It holds {_some(pickled)}, which may be pickled and is never read: pickled files "
-                f"can run any code. Load it with what wrote it, and save its tensors again"
+                f"can run any code. Load it with the program that wrote it, and save its tensors again"
             )
         raise FileNotFoundError(message)
     return folder

@@ -1,4 +1,4 @@
-"""What scale invariance asks of a schedule, and the quantities that show whether it holds.
+"""The conditions of scale invariance, and the quantities that show whether they hold.
 
 With `L_t ~ N(m_t, a_t^2)` the Gaussian identities give
 

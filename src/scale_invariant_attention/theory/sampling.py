@@ -1,4 +1,4 @@
-"""Monte-Carlo estimates, with independent N(0, 1) scores, of what has no closed form.
+"""Monte Carlo estimates, with independent N(0, 1) scores, of quantities without a closed form.
 
 Entropies and shares of attention are ratios of random sums, so their expectations do not follow
 from the Gaussian identities. Distances are streamed: memory does not grow with the range.

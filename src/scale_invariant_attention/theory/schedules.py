@@ -1,4 +1,4 @@
-"""Logit schedules: what an attention scheme does to a unit-variance score at each distance.
+"""Logit schedules: the gain and bias that a scheme applies to a unit-variance score at each distance.
 
 L_t = gain(t) * S_t + bias(t),   S_t ~ N(0, 1),   so that   L_t ~ N(bias(t), gain(t)^2)
 """
@@ -34,7 +34,7 @@ class LogitSchedule(Protocol):
 
 @dataclass(frozen=True)
 class Plain:
-    """Softmax attention as it is: gain 1, bias 0.
+    """Plain softmax attention: gain 1, bias 0.
 
     >>> Plain().gain(torch.tensor([0, 5]))
     tensor([1., 1.], dtype=torch.float64)
