@@ -97,7 +97,7 @@ class Layout:
 
 @dataclass(frozen=True, kw_only=True)
 class Record(Generic[ConfigT_co]):
-    """What one trial was asked for and what it measured; `name` is that of its file.
+    """Configuration and measurements of one trial; `name` is that of its file.
 
     `trained_as` names the trial whose weights were measured: mostly itself. One of `losses`, `needles`,
     `recall` and `attention` is there, the one that `evaluation` measures; `by_position` comes with

@@ -22,7 +22,7 @@ def test_decades_grow_vanish_or_stay():
 
 
 def test_the_trials_are_those_of_table_1_but_shorter():
-    """What the demo shows in minutes is the same experiment."""
+    """The demo shows the same experiment in minutes."""
     whole = loss_trials("mini", demo.SCHEMES, seeds=(0,))
     shorter = {"steps", "validate_every", "validation_tokens", "validation_lengths"}
     for short, long in zip(demo.demo_loss_trials(), whole, strict=True):

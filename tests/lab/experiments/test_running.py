@@ -92,17 +92,17 @@ def test_a_training_that_exists_is_resumed(tmp_path):
 def test_in_turn_records_the_same_as_side_by_side(tmp_path):
     both = [trial("rope"), trial("alibi")]
     run_side_by_side(both[:1], tmp_path / "runs", tmp_path / "results", workers=1)
-    done, told = [], []
+    done, notices = [], []
     run_in_turn(
         both,
         tmp_path / "other-runs",
         tmp_path / "other",
         device="cpu",
-        notice=told.append,
+        notice=notices.append,
         done=lambda trial, record: done.append(trial.name),
     )
     assert done == ["rope-seed-0", "alibi-seed-0"]
-    assert told[0].startswith("rope-seed-0, in ")
+    assert notices[0].startswith("rope-seed-0, in ")
     first, second = (find_record(both[0], tmp_path / name) for name in ("results", "other"))
     for here, there in zip(first.losses, second.losses, strict=True):
         assert here.loss == pytest.approx(there.loss, rel=1e-5)

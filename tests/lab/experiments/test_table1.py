@@ -1,6 +1,7 @@
 """Table 1, its sweeps and its attention: trials differ in what is compared and in nothing else."""
 
 import pytest
+from own_schemes import OWN, own_scheme
 
 from scale_invariant_attention import schemes
 from scale_invariant_attention.lab.experiments.catalogue import ATTENTION_SCHEMES, SWEPT_VALUES
@@ -12,6 +13,8 @@ from scale_invariant_attention.lab.experiments.table1 import (
     sweep_trials,
 )
 from scale_invariant_attention.lab.experiments.trials import find_record
+from scale_invariant_attention.lab.seeds import scheme_of, seed_rows
+from scale_invariant_attention.lab.tables import length_table, markdown
 from scale_invariant_attention.schemes.distance import ScaleInvariant
 from scale_invariant_attention.schemes.rotary import TruncatedRoPE
 
@@ -76,11 +79,15 @@ def test_attention_is_that_of_the_models_of_table_1():
     ]
 
 
+SMALL = {
+    **{"steps": 2, "batch_size": 2, "width": 32, "heads": 2, "layers": 1, "length": 32},
+    **{"validation_lengths": (32,), "validation_tokens": 64},
+}
+
+
 def test_attention_is_recorded(tmp_path):
-    small = {"steps": 2, "batch_size": 2, "width": 32, "heads": 2, "layers": 1, "length": 32}
-    small |= {"validation_lengths": (32,), "validation_tokens": 64}
     evaluation = {"lengths": (32, 150), "contexts": 2}
-    trials = attention_trials("mini", ("rope", "rope-ntk"), (0,), small, evaluation)
+    trials = attention_trials("mini", ("rope", "rope-ntk"), (0,), SMALL, evaluation)
     run_in_turn(trials, tmp_path / "runs", tmp_path / "results", device="cpu")
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["rope-seed-0"]
     for trial in trials:
@@ -89,3 +96,18 @@ def test_attention_is_recorded(tmp_path):
         assert record.recent_share_by_length()[32] == 1.0
         assert 0 < record.recent_share_by_length()[150] < 1
         assert record.scheme == trial.config.scheme
+
+
+def test_a_registered_scheme_is_trained_recorded_and_in_the_table(tmp_path):
+    evaluation = {"lengths": (32, 64), "tokens": 128}
+    with own_scheme() as name:
+        assert name in {trial.config.scheme for trial in loss_trials()}
+        trials = loss_trials("mini", ("rope", name), (0,), SMALL, evaluation)
+        run_in_turn(trials, tmp_path / "runs", tmp_path / "results", device="cpu")
+        records = [find_record(trial, tmp_path / "results") for trial in trials]
+        titles = {record.scheme: schemes.entry(record.scheme).title for record in records}
+        rows = seed_rows(records, scheme_of, type(records[0]).losses_by_length)
+        table = markdown(length_table(rows, "scheme", min, titles=titles))
+    losses = records[1].losses_by_length()
+    [line] = [line for line in table.splitlines() if OWN.title in line]
+    assert all(f"{loss:.3f}" in line for loss in losses.values())

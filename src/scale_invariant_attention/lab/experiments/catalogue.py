@@ -23,7 +23,7 @@ def _scheme(record: "Record[Any]") -> str:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What a table or a figure is made from.
+    """The trials behind a table or a figure, and the command that runs them.
 
     `builder` is the function in this package that builds the trials, as "module.function"; it is called
     with `arguments`, a scale, the schemes or values to compare, seeds, and changes to trainings and

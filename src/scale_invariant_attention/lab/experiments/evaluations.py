@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 
 from ...analysis import attention_by_length, gpt_scores
 from ...analysis.ranges import DECADE
-from ...data import SameTokens, document_spans, spread_windows
+from ...data import SameTokens, TokenStream, document_spans, spread_windows
 from ...data.needles import NeedleTask
 from ...data.recall import RecallTask
 from ...evaluation import loss_by_length, loss_by_position
@@ -18,6 +18,8 @@ from ...training import TrainingConfig
 from ...training.training_data import HELD_OUT, open_corpus, open_task
 from ..measurements import LengthAttention, NeedleTable, RecallShare
 from ..schema import from_json
+
+TaskT = TypeVar("TaskT", NeedleTask, RecallTask)
 
 
 class Evaluation(Protocol):
@@ -48,12 +50,12 @@ class LossEvaluation:
 
     def check(self, config: TrainingConfig) -> None:
         """See :class:`Evaluation`."""
-        corpus = open_corpus(config.data, "validation", config.vocab_size)
+        corpus = _corpus(config)
         SameTokens(corpus, self.lengths, at_most=self.tokens)
 
     def measure(self, model: GPT, config: TrainingConfig, device: torch.device) -> dict[str, Any]:
         """See :class:`Evaluation`; there are no losses by position if no document is long enough."""
-        corpus = open_corpus(config.data, "validation", config.vocab_size)
+        corpus = _corpus(config)
         same = SameTokens(corpus, self.lengths, at_most=self.tokens)
         losses = loss_by_length(model, same, device=device)
         longest = max(self.lengths)
@@ -82,12 +84,12 @@ class AttentionEvaluation:
 
     def check(self, config: TrainingConfig) -> None:
         """See :class:`Evaluation`."""
-        corpus = open_corpus(config.data, "validation", config.vocab_size)
+        corpus = _corpus(config)
         spread_windows(corpus, max(self.lengths), 1)
 
     def measure(self, model: GPT, config: TrainingConfig, device: torch.device) -> dict[str, Any]:
         """See :class:`Evaluation`."""
-        corpus = open_corpus(config.data, "validation", config.vocab_size)
+        corpus = _corpus(config)
         contexts = spread_windows(corpus, max(self.lengths), self.contexts).to(device)
         found = attention_by_length(
             partial(gpt_scores, model),
@@ -112,13 +114,13 @@ class NeedleEvaluation:
 
     def check(self, config: TrainingConfig) -> None:
         """See :class:`Evaluation`."""
-        task = _needles(config)
+        task = _task(config, NeedleTask)
         for length in self.lengths:
             task.example(length, 0)
 
     def measure(self, model: GPT, config: TrainingConfig, device: torch.device) -> dict[str, Any]:
         """See :class:`Evaluation`."""
-        task = _needles(config)
+        task = _task(config, NeedleTask)
         results = [
             result
             for length in self.lengths
@@ -126,7 +128,7 @@ class NeedleEvaluation:
         ]
         return {
             "needles": from_json(NeedleTable, needle_table(results, depth_edges(self.depths))),
-            "corpus": open_corpus(config.data, "validation", config.vocab_size).fingerprint(),
+            "corpus": _corpus(config).fingerprint(),
         }
 
 
@@ -140,11 +142,11 @@ class RecallEvaluation:
     def check(self, config: TrainingConfig) -> None:
         """See :class:`Evaluation`."""
         for length in self.lengths:
-            _recall(config).example(length, 0)
+            _task(config, RecallTask).example(length, 0)
 
     def measure(self, model: GPT, config: TrainingConfig, device: torch.device) -> dict[str, Any]:
         """See :class:`Evaluation`."""
-        task = _recall(config)
+        task = _task(config, RecallTask)
         shares = {
             length: recall_accuracy(model, task, length, self.examples, device=device)
             for length in self.lengths
@@ -157,15 +159,14 @@ class RecallEvaluation:
         }
 
 
-def _needles(config: TrainingConfig) -> NeedleTask:
-    task = open_task(config, "validation", HELD_OUT)
-    if not isinstance(task, NeedleTask):
-        raise ValueError(f"task must be 'needles' to measure needles found, got {config.task!r}")
-    return task
+def _corpus(config: TrainingConfig) -> TokenStream:
+    return open_corpus(config.data, "validation", config.vocab_size)
 
 
-def _recall(config: TrainingConfig) -> RecallTask:
+def _task(config: TrainingConfig, kind: type[TaskT]) -> TaskT:
     task = open_task(config, "validation", HELD_OUT)
-    if not isinstance(task, RecallTask):
-        raise ValueError(f"task must be 'recall' to measure values recalled, got {config.task!r}")
+    if not isinstance(task, kind):
+        raise ValueError(
+            f"task must be the one that is measured, a {kind.__name__}, got {config.task!r}"
+        )
     return task

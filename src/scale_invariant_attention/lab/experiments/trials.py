@@ -1,4 +1,4 @@
-"""Trials: a model to train and an evaluation of it, which together leave one record."""
+"""Trials, each of which trains a model, evaluates it and leaves one record."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ class DifferentRecordError(ValueError):
 
 
 class Trial(ABC):
-    """What is trained and measured for one record, which has the same name."""
+    """A model to train and an evaluation of it; the record has the same name."""
 
     name: str
     config: Any
