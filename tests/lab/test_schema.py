@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from scale_invariant_attention.lab.schema import (
+from scale_invariant_attention.lab._schema import (
     NullableFloat,
     from_json,
     omitted_if_none,

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from ..evaluation import LengthLoss, PositionLoss
-from .schema import NullableFloat, omitted_if_none
+from ._schema import NullableFloat, omitted_if_none
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from ..arguments import did_you_mean
 from ..evaluation import LengthLoss, PositionLoss
 from ..files import replace_file
 from ..training import TrainingConfig
+from ._schema import from_json, to_json, value_from_json
 from .experiments.evaluations import (
     AttentionEvaluation,
     Evaluation,
@@ -21,7 +22,6 @@ from .experiments.evaluations import (
     RecallEvaluation,
 )
 from .measurements import LengthAttention, NeedleTable, Provenance, RecallShare
-from .schema import from_json, to_json, value_from_json
 
 # The measurement that a record is about, and the evaluation that made it.
 EVALUATIONS: Mapping[str, type[Any]] = {

@@ -102,7 +102,7 @@ class Experiment:
 
 def _swept(option: str) -> Callable[["Record[Any]"], str]:
     def label(record: "Record[Any]") -> str:
-        from .scales import number
+        from ._scales import number
 
         return number(record.config.scheme_options[option])
 

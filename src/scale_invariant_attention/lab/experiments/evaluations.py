@@ -16,8 +16,8 @@ from ...evaluation.retrieval import depth_edges, find_needles, needle_table, rec
 from ...model import GPT
 from ...training import TrainingConfig
 from ...training.training_data import HELD_OUT, open_corpus, open_task
+from .._schema import from_json
 from ..measurements import LengthAttention, NeedleTable, RecallShare
-from ..schema import from_json
 
 TaskT = TypeVar("TaskT", NeedleTask, RecallTask)
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ... import schemes
+from ._scales import SCALES, SEEDS, changed
 from .evaluations import RecallEvaluation
-from .scales import SCALES, SEEDS, changed
 from .trials import TrainingTrial
 
 # So few values that knowing which ones occur says little about the one asked for.

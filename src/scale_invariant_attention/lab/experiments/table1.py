@@ -27,9 +27,9 @@ from types import MappingProxyType
 from typing import Any
 
 from ... import schemes
+from ._scales import SEEDS, changed, scale_named
 from .catalogue import ATTENTION_SCHEMES, SWEPT_VALUES
 from .evaluations import AttentionEvaluation
-from .scales import SEEDS, changed, scale_named
 from .trials import TrainingTrial
 
 SWEPT_SCHEME = "scale-invariant-p-rope"

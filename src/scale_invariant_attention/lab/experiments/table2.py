@@ -15,8 +15,8 @@ from typing import Any
 
 from ... import schemes
 from ...training import TrainingConfig
+from ._scales import SEEDS, changed, scale_named
 from .evaluations import NeedleEvaluation
-from .scales import SEEDS, changed, scale_named
 from .trials import TrainingTrial
 
 # Fields that training and fine-tuning must have in common: the model, and how it is computed.

@@ -34,11 +34,11 @@ from ...provenance import provenance
 from ...schemes.distance import ScaleInvariant
 from ...schemes.rotary import YaRN
 from ...training.loop import Progress
+from .._schema import from_json
 from ..measurements import Provenance
 from ..records import Layout, Record, TrainingCurve, rounded_curve
-from ..schema import from_json
+from ._scales import SCALES, changed
 from .evaluations import LossEvaluation
-from .scales import SCALES, changed
 from .trials import Trial
 
 # The paper's schemes, in its order, and those that it does not fine-tune.

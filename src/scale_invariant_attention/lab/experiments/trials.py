@@ -14,6 +14,7 @@ from ...training import TrainingConfig, read_metrics, train
 from ...training.checkpoints import latest_checkpoint
 from ...training.loop import Progress
 from ...training.runs import CHECKPOINTS, METRICS, differences
+from .._schema import to_json
 from ..measurements import Provenance
 from ..records import (
     Record,
@@ -24,7 +25,6 @@ from ..records import (
     rounded_curve,
     write_record,
 )
-from ..schema import to_json
 from .evaluations import Evaluation
 
 

@@ -9,6 +9,7 @@ from ....data.needles import NeedleFormat
 from ....evaluation import LengthLoss, PositionLoss
 from ....training import TrainingConfig, read_metrics, read_provenance
 from ....training.runs import CONFIG, METRICS, MODEL, read_config
+from ..._schema import to_json
 from ...experiments.evaluations import AttentionEvaluation, RecallEvaluation
 from ...measurements import (
     DiagnosisResults,
@@ -18,7 +19,6 @@ from ...measurements import (
     NeedleShare,
 )
 from ...records import TrainingRecord, read_record, read_results
-from ...schema import to_json
 from .entries import Entry, MeasuredOn, Measurement, StepLoss
 
 # The files that `sia evaluate`, `sia needle` and `sia diagnose` write into the folder of a run.
