@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from scale_invariant_attention.files import durable
-from scale_invariant_attention.files.durable import (
+from scale_invariant_attention.files import _durable
+from scale_invariant_attention.files._durable import (
     FileRecord,
     clear_partial,
     finish_growing,
@@ -68,7 +68,7 @@ def test_only_systems_that_cannot_sync_folders_are_excused(tmp_path, monkeypatch
     def fail(_):
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(durable.os, "fsync", fail)
+    monkeypatch.setattr(_durable.os, "fsync", fail)
     if code == errno.EIO:
         with pytest.raises(OSError, match=os.strerror(code)):
             sync_folder(tmp_path)

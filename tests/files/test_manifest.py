@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from scale_invariant_attention.files.durable import FileRecord, write_new_file
+from scale_invariant_attention.files._durable import FileRecord, write_new_file
 from scale_invariant_attention.files.manifest import ManifestFormat, damage_of
 
 

@@ -11,7 +11,7 @@ from tiny_models import CASES, random_tokens, tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from scale_invariant_attention.data import get_encoding
-from scale_invariant_attention.files import durable, locked
+from scale_invariant_attention.files import _durable, locked
 from scale_invariant_attention.huggingface import (
     open_from_transformers,
     save_for_transformers,
@@ -89,7 +89,7 @@ def test_an_interrupted_export_keeps_the_earlier_one(tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(durable, "_sync_tree", interrupted)
+    monkeypatch.setattr(_durable, "_sync_tree", interrupted)
     with pytest.raises(KeyboardInterrupt):
         save_for_transformers(mini(scheme_name="alibi"), folder)
     assert open_from_transformers(folder).config.scheme_name == "scale-invariant-p-rope"
@@ -100,7 +100,7 @@ def test_an_interrupted_export_keeps_the_earlier_one(tmp_path, monkeypatch):
 
 def test_remains_of_a_killed_export_are_cleared_by_the_next(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(durable, "_sync_tree", lambda folder: seen.append(Path(folder).name))
+    monkeypatch.setattr(_durable, "_sync_tree", lambda folder: seen.append(Path(folder).name))
     # One was left by a killed process, the other is being written by a running one.
     left, busy = (tmp_path / f".hf-{digit * 16}" for digit in "ab")
     for folder in (left, busy):

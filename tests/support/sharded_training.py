@@ -9,9 +9,9 @@ from tiny_training import tiny_config
 from two_processes import SIZE, interrupted_after, main, stopped_after
 
 from scale_invariant_attention.model import GPT, GPTConfig
-from scale_invariant_attention.training import build_optimisers, loop, optimisers, train
-from scale_invariant_attention.training.muon import Muon
-from scale_invariant_attention.training.parallel import (
+from scale_invariant_attention.training import _optimisers, build_optimisers, loop, train
+from scale_invariant_attention.training._muon import Muon
+from scale_invariant_attention.training._parallel import (
     Sharded,
     load_whole,
     part_like,
@@ -151,12 +151,12 @@ def muon_of_parts(rank):
 
 
 def with_units_for_bfloat16(action, rank):
-    checks = loop.fast_in_bfloat16, optimisers.fast_in_bfloat16
-    loop.fast_in_bfloat16 = optimisers.fast_in_bfloat16 = lambda device: True
+    checks = loop.fast_in_bfloat16, _optimisers.fast_in_bfloat16
+    loop.fast_in_bfloat16 = _optimisers.fast_in_bfloat16 = lambda device: True
     try:
         action(rank)
     finally:
-        loop.fast_in_bfloat16, optimisers.fast_in_bfloat16 = checks
+        loop.fast_in_bfloat16, _optimisers.fast_in_bfloat16 = checks
 
 
 SCENARIOS = {

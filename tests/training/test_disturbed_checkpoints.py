@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from small_checkpoints import every_file, is_whole, save, steps
 
-from scale_invariant_attention.files import FolderInUseError, durable, locked, manifest
+from scale_invariant_attention.files import FolderInUseError, _durable, locked, manifest
 from scale_invariant_attention.training import checkpoints
 from scale_invariant_attention.training.checkpoints import (
     CheckpointNotSavedError,
@@ -138,7 +138,7 @@ def test_an_interrupt_leaves_no_temporaries(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patches:
-        patches.setattr(durable, "_sync_tree", interrupt)
+        patches.setattr(_durable, "_sync_tree", interrupt)
         with pytest.raises(KeyboardInterrupt):
             save(tmp_path, 2)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from scale_invariant_attention.training.muon import Muon, orthogonalised
+from scale_invariant_attention.training._muon import Muon, orthogonalised
 
 SHAPES = [(48, 48), (64, 16), (16, 64), (1, 7), (33, 20)]
 

@@ -6,9 +6,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from scale_invariant_attention.model import GPT, GPTConfig
-from scale_invariant_attention.training import optimisers as module
-from scale_invariant_attention.training.muon import Muon
-from scale_invariant_attention.training.optimisers import LearningRates, build_optimisers
+from scale_invariant_attention.training import _optimisers as module
+from scale_invariant_attention.training._muon import Muon
+from scale_invariant_attention.training._optimisers import LearningRates, build_optimisers
 
 SCALARS = {
     "scale-invariant-p-rope": {},

@@ -8,11 +8,11 @@ import torch
 
 from scale_invariant_attention.model import GPT, GPTConfig
 from scale_invariant_attention.training import Trapezoid, build_optimisers
-from scale_invariant_attention.training.checkpoints import latest_checkpoint, save_checkpoint
-from scale_invariant_attention.training.random_state import (
+from scale_invariant_attention.training._random_state import (
     capture_random_state,
     restore_random_state,
 )
+from scale_invariant_attention.training.checkpoints import latest_checkpoint, save_checkpoint
 from scale_invariant_attention.training.runs import open_run
 
 STEPS = 8

@@ -11,14 +11,14 @@ from two_processes import outcomes, run
 
 from scale_invariant_attention.model import GPT
 from scale_invariant_attention.training import StoppedError, read_provenance, train
-from scale_invariant_attention.training.checkpoints import find_checkpoints, latest_checkpoint
-from scale_invariant_attention.training.parallel import (
+from scale_invariant_attention.training._parallel import (
     is_sharded,
     load_whole,
     part_like,
     whole,
     whole_on_first,
 )
+from scale_invariant_attention.training.checkpoints import find_checkpoints, latest_checkpoint
 from scale_invariant_attention.training.ranks import Ranks
 
 

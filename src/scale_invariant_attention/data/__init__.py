@@ -7,20 +7,20 @@
 torch.Size([16, 256])
 """
 
-from .decoding import Decoder
-from .document_sources import DocumentSource, HubDataset, TextFiles, text_files
-from .encoding import Encoding, get_encoding
-from .evaluation_sets import (
+from ._decoding import Decoder
+from ._document_sources import DocumentSource, HubDataset, TextFiles, text_files
+from ._evaluation_sets import (
     SameTokens,
     document_batches,
     document_spans,
     documents,
     spread_windows,
 )
-from .fetching import PUBLISHED, FetchError, fetch_shards
+from ._fetching import PUBLISHED, FetchError, fetch_shards
+from ._standard_library import standard_library
+from .encoding import Encoding, get_encoding
 from .making_shards import make_shards
 from .shards import ShardError, check_shard, find_shards, open_shards, read_shard, write_shard
-from .standard_library import standard_library
 from .tokens import TokenSource, TokenStream
 from .windows import Windows
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..files import clear_partial, replace_file
-from .decoding import BytesDecoder, Decoder, TokenizerDecoder
+from ._decoding import BytesDecoder, Decoder, TokenizerDecoder
 from .tokens import TokenArray
 
 # The usual name in tokenizer files of the token between documents.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..files import clear_partial, finish_growing, growing_path, replace_file
-from .document_sources import DocumentSource
+from ._document_sources import DocumentSource
 from .encoding import Encoding, encode_documents
 from .shards import (
     HEADER_BYTES,

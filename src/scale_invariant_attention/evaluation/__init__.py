@@ -1,7 +1,7 @@
 """Evaluation of models: loss by context length and by position, and retrieval."""
 
-from .by_length import LengthLoss, loss_by_length
-from .by_position import PositionLoss, loss_by_position, position_bins
+from ._by_length import LengthLoss, loss_by_length
+from ._by_position import PositionLoss, loss_by_position, position_bins
 
 __all__ = [
     "LengthLoss",

@@ -1,6 +1,6 @@
 """Files and folders that survive kills, power cuts and full disks, and show when they are damaged."""
 
-from .durable import (
+from ._durable import (
     FileRecord,
     clear_partial,
     finish_growing,
@@ -12,7 +12,7 @@ from .durable import (
     write_folder,
     write_new_file,
 )
-from .locking import FolderInUseError, locked
+from ._locking import FolderInUseError, locked
 from .space import check_writable
 
 __all__ = [

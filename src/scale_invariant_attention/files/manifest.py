@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .durable import FileRecord
+from ._durable import FileRecord
 
 FORMAT_VERSION = 1
 

@@ -6,7 +6,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from .durable import partial_path, write_new_file
+from ._durable import partial_path, write_new_file
 
 # The content and name of the file written as a test; a kill may leave it, like any partial file.
 PROBE = bytes(4096)

@@ -1,11 +1,11 @@
 """Training of a GPT: recipes, the loop, its optimisers, and runs that can be killed and resumed."""
 
+from ._optimisers import LearningRates, Optimisers, build_optimisers
+from ._schedules import Cosine, Trapezoid
 from .config import TrainingConfig
 from .loop import DivergedError, Progress, StoppedError, train
-from .optimisers import LearningRates, Optimisers, build_optimisers
 from .recipes import recipe
 from .runs import read_config, read_metrics, read_provenance
-from .schedules import Cosine, Trapezoid
 from .trained import TrainedModel, open_trained
 
 __all__ = [

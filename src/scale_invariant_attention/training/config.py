@@ -13,9 +13,9 @@ from ..arguments import check_field_names, integer, positive_number, real_number
 from ..attention.backends import BACKENDS
 from ..data.windows import ORDERS
 from ..model import GPTConfig
-from .optimisers import LearningRates
-from .parallel import PARALLEL
-from .schedules import Cosine, Trapezoid
+from ._optimisers import LearningRates
+from ._parallel import PARALLEL
+from ._schedules import Cosine, Trapezoid
 from .training_data import TASKS, TEXT, check_task
 
 CHOICES = {

@@ -21,11 +21,11 @@ from ..data.tasks import NOT_SCORED
 from ..evaluation.scoring import Scored, rows_at_once, token_losses
 from ..files import check_writable
 from ..model import GPT
+from ._optimisers import build_optimisers, fast_in_bfloat16
+from ._parallel import hold_model, load_whole, whole, whole_on_first
+from ._random_state import capture_random_state, restore_random_state
 from .checkpoints import Tensors, find_checkpoints, latest_checkpoint, save_checkpoint
 from .config import TrainingConfig
-from .optimisers import build_optimisers, fast_in_bfloat16
-from .parallel import hold_model, load_whole, whole, whole_on_first
-from .random_state import capture_random_state, restore_random_state
 from .ranks import Ranks, open_ranks
 from .runs import CHECKPOINTS, MODEL, Run, open_run
 from .trained import starting_weights

@@ -19,7 +19,7 @@ from ..arguments import integer
 from ..files import clear_partial, locked, replace_file, sync_folder
 from ..files.space import PROBE_NAME
 from ..provenance import provenance
-from .json_lines import JsonLines, read_json_lines, repair_json_lines
+from ._json_lines import JsonLines, read_json_lines, repair_json_lines
 
 CONFIG = "config.json"
 PROVENANCE = "provenance.jsonl"

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from ..arguments import real_number
 from ..model import parameter_split
-from .muon import Muon
-from .parallel import is_sharded, part_like
+from ._muon import Muon
+from ._parallel import is_sharded, part_like
 
 BETAS = (0.9, 0.95)
 MOMENTUM = 0.95

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..arguments import real_number
 from ..attention.numerics import compute_dtype, without_autocast
-from .parallel import part_like, whole
+from ._parallel import part_like, whole
 
 # An odd polynomial that is steep at 0: applied five times, it brings singular values above 0.01 to about
 # 0.7 ... 1.2, faster than one that would converge to 1.

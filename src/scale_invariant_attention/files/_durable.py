@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from .locking import locked
+from ._locking import locked
 
 
 @dataclass(frozen=True)
