@@ -1,4 +1,4 @@
-"""The op: one attention for every gain and bias by distance, on several backends."""
+"""The op: attention with a gain and a bias by distance, on several backends."""
 
 from .affine import DistanceAffine
 from .api import backend_for, distance_affine_attention, scale_invariant_attention

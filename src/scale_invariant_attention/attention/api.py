@@ -1,4 +1,4 @@
-"""The functions users call."""
+"""The public functions of the op, and the one that layers call."""
 
 import inspect
 from collections.abc import Callable
@@ -86,7 +86,7 @@ def scale_invariant_attention(
         query: ``[B, Hq, Lq, D]``.
         key: ``[B, Hk, Lk, D]``; Hq is a multiple of Hk (grouped heads).
         value: ``[B, Hk, Lk, Dv]``.
-        tau: the distance up to which the local context is left almost alone: a number, or a tensor
+        tau: the distance up to which context counts as local and barely changes: a number, or a tensor
             ``[]`` or ``[Hq]``, which may require grad.
         scale: the factor of ``q . k``; None is ``1 / sqrt(D)``.
         return_lse: also return the log-sum-exp of the logits, ``[B, Hq, Lq]``, float32 (float64
@@ -95,10 +95,10 @@ def scale_invariant_attention(
 
     Keyword Args:
         is_causal: hide keys at later positions. Without it the distance is ``|i - j|``.
-        query_positions: integers ``[Lq]`` or ``[B, Lq]``; None: those of the last Lq keys.
+        query_positions: integers ``[Lq]`` or ``[B, Lq]``; None: the positions of the last Lq keys.
         key_positions: integers ``[Lk]`` or ``[B, Lk]``; None is ``0 .. Lk - 1``.
         key_mask: bool ``[B, Lk]``; False hides a key, as for padding.
-        query_documents: integers ``[Lq]`` or ``[B, Lq]``; None: those of the last Lq keys.
+        query_documents: integers ``[Lq]`` or ``[B, Lq]``; None: the documents of the last Lq keys.
         key_documents: integers ``[Lk]`` or ``[B, Lk]``; attention stays inside a document.
         window: hide keys at this distance and beyond.
         sinks: keys at positions below this are not transformed, and a window does not hide them.
@@ -174,7 +174,7 @@ def backend_for(
     backend: str = "auto",
     **visibility: Unpack[VisibilityKeywords],
 ) -> str:
-    """The name of the backend that runs this call, given as it would be to either function.
+    """The name of the backend that would run a call with these arguments.
 
     >>> query = torch.randn(1, 4, 100, 32, requires_grad=True)
     >>> backend_for(query, query, query, backend="tiled")

@@ -1,4 +1,4 @@
-"""The backends by name: where they run, what they decline and why, and which one `auto` takes."""
+"""The backends by name: where they run, what they support, and which one "auto" picks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -68,9 +68,9 @@ def unavailable_backends(device: torch.device | str = "cpu") -> dict[str, str]:
 
 
 def choose(call: AttentionCall, return_lse: bool, name: str) -> Backend:
-    """The backend asked for, or for "auto" the best that takes the call.
+    """The requested backend or, for "auto", the fastest that supports the call.
 
-    A backend asked for by name runs or raises; nothing else ever runs in its place.
+    A backend requested by name runs or raises; nothing else ever runs in its stead.
     """
     if not isinstance(name, str):
         raise TypeError(f"backend must be a name, got {name!r}")
@@ -88,8 +88,8 @@ def choose(call: AttentionCall, return_lse: bool, name: str) -> Backend:
     return backend
 
 
-# The fast one for each kind of device. On CPUs FlexAttention compiles for seconds and cannot train: it
-# never runs there unasked.
+# The fastest backend for each kind of device. On CPUs FlexAttention compiles for seconds and cannot
+# train: there it runs only when requested by name.
 FAST = {"cpu": "cpu", "cuda": "flex"}
 
 

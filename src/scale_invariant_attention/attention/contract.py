@@ -1,4 +1,4 @@
-"""What a call of the op means: every argument checked in one place and brought to one form.
+"""The contract of the op: every argument is checked here and brought to one form.
 
 Shapes: B batch, Hq and Hk query and key heads, Lq and Lk lengths, D and Dv head sizes.
 """
@@ -55,19 +55,19 @@ class AttentionCall:
 
     @property
     def group(self) -> int:
-        """How many query heads share a key head."""
+        """Query heads per key head."""
         return self.query.shape[1] // self.key.shape[1]
 
     @property
     def affine_requires_grad(self) -> bool:
-        """Whether gradients for the tables or for tau are wanted."""
+        """Whether the tables or tau need gradients."""
         return torch.is_grad_enabled() and any(
             t is not None and t.requires_grad for t in (self.gain, self.bias, self.tau)
         )
 
     @property
     def requires_grad(self) -> bool:
-        """Whether any gradient is wanted."""
+        """Whether any input needs a gradient."""
         inputs = (self.query, self.key, self.value)
         return self.affine_requires_grad or (
             torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
@@ -79,7 +79,7 @@ IN_VISIBILITY = tuple(field.name for field in fields(Visibility))
 
 
 def _argument_types() -> dict[str, Any]:
-    """Type of every field, with those of the visibility in its place; tensors first."""
+    """Type of every field, with the fields of the visibility inlined; tensors first."""
     types: dict[str, Any] = {}
     for field in fields(AttentionCall):
         inner = fields(Visibility) if field.type is Visibility else (field,)
@@ -169,7 +169,7 @@ def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
 
 
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """What autocast does for SDPA: everything but float64 goes to the autocast dtype."""
+    """Cast as autocast does for SDPA: everything but float64 to the autocast dtype."""
     kind = tensors[0].device.type
     if kind == "meta" or not torch.is_autocast_enabled(kind):
         return tensors
@@ -190,7 +190,7 @@ def _affine_tensors(
             raise ValueError(f"affine.{name} is on {table.device} but query is on {device}")
         if table.ndim == 2 and table.shape[0] != heads:
             raise ValueError(
-                f"affine.{name} has {table.shape[0]} rows, one a head, but query has {heads} heads"
+                f"affine.{name} has {table.shape[0]} rows, one per head, but query has {heads} heads"
             )
     length = affine.length
     return affine.gain.reshape(-1, length), affine.bias.reshape(-1, length), None
@@ -208,9 +208,9 @@ def _checked_tau(tau: float | Tensor | None, heads: int, device: torch.device) -
 
 
 def check_table_length(call: AttentionCall) -> None:
-    """Refuse tables that do not reach the largest distance; operators ask again when they run.
+    """Raise if the tables do not reach the largest distance.
 
-    While a call is traced its positions have no values yet.
+    Operators check again when they run: a traced call has positions without values.
     """
     if call.gain is None:
         return
@@ -218,7 +218,7 @@ def check_table_length(call: AttentionCall) -> None:
     if largest is None:
         return
     window = call.visibility.window
-    # A window hides what lies beyond it, so tables need not reach farther.
+    # A window hides keys beyond it, so tables need not reach farther.
     needed = largest + 1 if window is None else min(largest + 1, window)
     if call.gain.shape[1] < needed:
         raise ValueError(
@@ -228,7 +228,7 @@ def check_table_length(call: AttentionCall) -> None:
 
 
 def _largest_distance(call: AttentionCall) -> int | None:
-    """The largest distance a pair can have; None where there is none or it cannot be known yet."""
+    """The largest distance of any pair; None without pairs, or while positions have no values."""
     visibility = call.visibility
     query_positions, key_positions = visibility.query_positions, visibility.key_positions
     query_length, key_length = call.query.shape[2], call.key.shape[2]

@@ -1,7 +1,7 @@
 """Compiled kernels for CPUs, forward, backward and decoding: see csrc/.
 
-Inputs in float32 or half precision; all arithmetic is in float32. The kernels read tensors where they
-lie and take whole contracts; this file hands them over and gives memory to what comes back.
+Inputs are in float32 or half precision; all arithmetic is in float32. The kernels read tensors in
+place and support the whole contract; this module packs the arguments and allocates the results.
 """
 
 import struct
@@ -22,7 +22,7 @@ from .visibility import TENSORS, Visibility
 STORAGES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 NO_LIMIT = 2**63 - 1
 OUT_OF_MEMORY = 1
-# Never torch's defaults, which users may change.
+# Explicit, because users may change torch's defaults.
 FLOAT32: Any = {"dtype": torch.float32, "device": "cpu"}
 FLOAT64: Any = {"dtype": torch.float64, "device": "cpu"}
 # The fields of a Visibility: tensors, then numbers.
@@ -57,7 +57,7 @@ def unavailable_reason(device: torch.device) -> str | None:
 
 
 def unsupported_reason(call: AttentionCall, return_lse: bool) -> str | None:
-    """Why the backend cannot take a call."""
+    """Why the backend does not support a call."""
     if call.query.dtype not in STORAGES:
         return f"it computes in float32, not in {call.query.dtype}"
     return None
@@ -86,7 +86,7 @@ def backward(
     grad_lse: Tensor,
     affine_grads: bool,
 ) -> Gradients:
-    """The gradients of all inputs; those of the affine only when asked for."""
+    """Gradients of all inputs; those of the affine only if `affine_grads`."""
     inputs = (call.query, call.key, call.value)
     if out.numel() * call.key.shape[2] == 0:
         affine = (call.gain, call.bias, call.tau)
@@ -116,7 +116,7 @@ def backward(
 def _affine_gradients(
     call: AttentionCall, by_distance: Tensor, far_tau: Tensor
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """From gradients by head and distance to those of tables, or of tau."""
+    """Gradients of the tables or of tau, from gradients by head and distance."""
     gain, bias = by_distance.unbind(1)
     if call.tau is not None:
         distance = torch.arange(gain.shape[1], **FLOAT64)
@@ -131,7 +131,7 @@ def _affine_gradients(
 
 
 def _fold(grad: Tensor, of: Tensor) -> Tensor:
-    """Gradients by head, summed where the heads share."""
+    """Gradients by head, summed if the heads share one row."""
     return (grad.sum(0, keepdim=True) if of.shape[0] == 1 else grad).to(of.dtype)
 
 
@@ -150,9 +150,9 @@ def _check(failure: int) -> None:
 
 
 def _packed(call: AttentionCall, *results: Tensor | None) -> tuple[bytes, list[Any]]:
-    """The call as the kernels read it, and the tensors that must live as long as they do.
+    """The call as the kernels read it, and the tensors that must stay alive while they run.
 
-    Written for speed: in a short call this takes longer than anything else.
+    Written for speed: short calls spend much of their time here.
     """
     query, key, value = _with_rows(call.query), _with_rows(call.key), _with_rows(call.value)
     batch, heads, queries, head_dim = query.shape
@@ -201,7 +201,7 @@ def _packed(call: AttentionCall, *results: Tensor | None) -> tuple[bytes, list[A
 
 
 def _with_rows(tensor: Tensor) -> Tensor:
-    """The tensor, copied if its columns do not lie side by side."""
+    """The tensor, copied if its columns are not contiguous."""
     return tensor if tensor.stride(3) == 1 else tensor.contiguous()
 
 
@@ -212,7 +212,7 @@ def _contiguous(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _rows(tensor: Tensor | None) -> tuple[int, int]:
-    """Where a tensor lies, and how far its rows are apart: 0 when there is one for all."""
+    """Address and row stride of a tensor; the stride is 0 if one row serves all."""
     if tensor is None:
         return 0, 0
     return tensor.data_ptr(), tensor.stride(0) if tensor.shape[0] > 1 else 0

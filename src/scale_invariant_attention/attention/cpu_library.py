@@ -8,11 +8,11 @@ from pathlib import Path
 
 import torch
 
-# What csrc/entry.cpp calls INTERFACE.
+# Must equal INTERFACE in csrc/entry.cpp.
 INTERFACE = 1
 INSTALLED = Path(__file__).with_name("_kernels.so")
 MISSING = Path(__file__).with_name("_kernels_missing.txt")
-# Another library in its place, such as one built with sanitizers.
+# The variable that names another library, such as one built with sanitizers.
 OVERRIDE = "SIA_KERNELS"
 # Measurements of the machine: the best of these runs, each of so many multiply-adds (some 0.05 s)
 # or reading so many floats (256 MiB, more than caches hold).
@@ -22,7 +22,7 @@ FLOATS = 2**26
 
 
 def _load() -> tuple[ctypes.CDLL | None, str | None]:
-    """The library, or the reason why there is none."""
+    """The library, or the reason why it is missing."""
     override = os.environ.get(OVERRIDE)
     path = Path(override or INSTALLED)
     remedy = f"correct or unset {OVERRIDE}" if override else "reinstall the package"
@@ -47,12 +47,12 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
 
 
 def _torch_parallel() -> ctypes.c_void_p:
-    """How torch's OpenMP runs a function on its threads; null where torch has none or another."""
+    """The function with which torch's OpenMP starts its threads; null if torch uses another runtime."""
     for name in ("libtorch_cpu.so", "libtorch_cpu.dylib"):
         path = Path(torch.__file__).parent / "lib" / name
         if path.exists():
             try:
-                # Looked up in the library and in all that it was linked with.
+                # The search includes the libraries that it was linked with.
                 function = ctypes.CDLL(str(path)).GOMP_parallel
             except (OSError, AttributeError):
                 continue
@@ -60,7 +60,7 @@ def _torch_parallel() -> ctypes.c_void_p:
     return ctypes.c_void_p()
 
 
-# Loaded with the package: a call that is being traced must not be the one that loads it.
+# Loaded with the package, because a call that is being traced must not load it.
 LIBRARY, UNAVAILABLE_REASON = _load()
 
 
@@ -70,7 +70,7 @@ def instruction_set() -> str | None:
 
 
 def instruction_sets() -> dict[str, bool]:
-    """All instruction sets that the kernels were compiled for, and whether this machine has them."""
+    """The instruction sets that the kernels were compiled for, and whether this machine has each."""
     names: dict[str, bool] = {}
     runs = ctypes.c_int()
     while LIBRARY is not None:
@@ -83,7 +83,7 @@ def instruction_sets() -> dict[str, bool]:
 
 @contextmanager
 def using_instruction_set(name: str) -> Iterator[None]:
-    """Use another instruction set than the best, in the whole process, until the block ends."""
+    """Use another instruction set than the best in the whole process, inside a `with` block."""
     before = instruction_set()
     if LIBRARY is None or before is None:
         raise RuntimeError(f"there are no compiled kernels: {UNAVAILABLE_REASON}")

@@ -1,7 +1,7 @@
 """FlexAttention, compiled: for GPUs, and for inference on CPUs.
 
-Lengths, offsets, tau, window and sinks reach the compiled kernel as data, so that a new one of them
-does not compile again. Batch size, head counts and head sizes are fixed in a kernel.
+Lengths, offsets, tau, window and sinks reach the compiled kernel as data, so that changing them
+causes no recompilation. Batch size, head counts and head sizes are fixed in a kernel.
 """
 
 import shutil
@@ -19,7 +19,7 @@ from .opaque import register_opaque
 
 def unavailable_reason(device: torch.device) -> str | None:
     """Why FlexAttention does not run on a device."""
-    # Whoever compiles has a compiler, and looking for one cannot be traced.
+    # Code that is being compiled has a compiler, and the search for one cannot be traced.
     if device.type == "cuda" or torch.compiler.is_compiling():
         return None
     if device.type != "cpu":
@@ -32,7 +32,7 @@ def unavailable_reason(device: torch.device) -> str | None:
 
 
 def unsupported_reason(call: AttentionCall, return_lse: bool) -> str | None:
-    """Why FlexAttention cannot take a call."""
+    """Why FlexAttention does not support a call."""
     if call.affine_requires_grad:
         return "it has no gradients for the gain and bias tables or tau; use 'tiled'"
     if call.query.dtype == torch.float64:
@@ -46,7 +46,7 @@ def unsupported_reason(call: AttentionCall, return_lse: bool) -> str | None:
 
 
 def attention(call: AttentionCall, return_lse: bool) -> tuple[Tensor, Tensor | None]:
-    """Output ``[B, Hq, Lq, Dv]`` in the input dtype and, where asked for, the log-sum-exp."""
+    """Output ``[B, Hq, Lq, Dv]`` in the input dtype and, if requested, the log-sum-exp."""
     if call.query.device.type == "cpu":
         return _cpu_operator(call)[0], None
     if _is_empty(call):
@@ -60,7 +60,7 @@ def _cpu_forward(call: AttentionCall) -> tuple[Tensor, Tensor]:
     nothing, no_lse = _nothing_seen(call)
     if _is_empty(call):
         return nothing.to(torch.float32), no_lse
-    # One kernel for all modes of autograd: there is no backward in any of them.
+    # One kernel for all modes of autograd: none of them has a backward.
     with torch.inference_mode(False), torch.no_grad():
         attend = _padded_kernel(call, return_lse=False)
         inputs = (call.query, call.key, call.value)
@@ -72,7 +72,7 @@ def _cpu_forward(call: AttentionCall) -> tuple[Tensor, Tensor]:
     return out, no_lse
 
 
-# Opaque on CPUs also to an enclosing torch.compile, whose kernel would be made for one length.
+# Opaque on CPUs even to an enclosing torch.compile, whose kernel would serve one length only.
 _cpu_operator = register_opaque("flex", _cpu_forward, None)
 
 
@@ -86,7 +86,7 @@ def _nothing_seen(call: AttentionCall) -> tuple[Tensor, Tensor]:
 
 
 def _padded_kernel(call: AttentionCall, return_lse: bool) -> Kernel:
-    """Attention for a call, padded to what kernels take and cut to what was asked for."""
+    """Attention for a call, padded to sizes that kernels support, its result cut back."""
     padded = _with_second_query(call)
     if call.query.device.type == "cpu":
         padded = _with_whole_key_blocks(padded)
@@ -105,9 +105,9 @@ def _padded_kernel(call: AttentionCall, return_lse: bool) -> Kernel:
 
 
 def _sees_bad(call: AttentionCall) -> Tensor:
-    """Which rows ``[B, Hq, Lq]`` see something that is not finite, some queries at a time.
+    """Which rows ``[B, Hq, Lq]`` see a value that is not finite, computed by blocks of queries.
 
-    The kernel for CPUs loses a NaN among its scores, so it is given finite parts alone.
+    The kernel for CPUs loses NaN scores, so it is given finite parts only.
     """
     bad_query = ~torch.isfinite(call.query).all(-1)
     good_key = torch.isfinite(call.key).all(-1) & torch.isfinite(call.value).all(-1)
@@ -122,7 +122,7 @@ def _sees_bad(call: AttentionCall) -> Tensor:
 
 
 def _with_second_query(call: AttentionCall) -> AttentionCall:
-    """A lone query twice: a kernel compiled for one row would serve one row only."""
+    """Duplicate a single query: a kernel compiled for one row would serve one row only."""
     if call.query.shape[2] > 1:
         return call
 
@@ -138,10 +138,10 @@ def _with_second_query(call: AttentionCall) -> AttentionCall:
 
 
 def _with_whole_key_blocks(call: AttentionCall) -> AttentionCall:
-    """Masked keys behind the keys, up to a whole number of blocks.
+    """Append masked keys up to a whole number of blocks.
 
     torch's kernel for CPUs is wrong for some lengths of a last, shorter block: with 8 keys more than
-    a multiple of 16, rows that see few of them come out as zeros or NaN now and then.
+    a multiple of 16, rows that see few of them are sometimes zeros or NaN.
     """
     visibility = call.visibility_with_positions()
     mask = visibility.key_mask

@@ -177,8 +177,8 @@ def _program(kind: _Kind) -> Callable[..., tuple[Tensor, Tensor | None]]:
             head = h if per_head else 0
             if tables:
                 # Distances beyond the tables belong to hidden pairs.
-                place = torch.where(t < affine.shape[2], t, affine.shape[2] - 1)
-                gain, bias = affine[0, head, place], affine[1, head, place]
+                index = torch.where(t < affine.shape[2], t, affine.shape[2] - 1)
+                gain, bias = affine[0, head, index], affine[1, head, index]
             else:
                 gain, bias = scale_invariant_gain_and_bias(t.float(), affine[head])
             if sinks:

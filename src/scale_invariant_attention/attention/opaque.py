@@ -1,10 +1,10 @@
-"""Backends that are one operator to torch: their own forward and backward, opaque to tracing.
+"""Backends as torch operators with their own forward and backward, opaque to tracing.
 
-Registered with torch.library, so that torch.compile, fake tensors and opcheck know them. What such
-a backend reads of its data (positions, masks) it reads when it runs, never while it is traced.
+They are registered with torch.library, so that torch.compile, fake tensors and opcheck know them.
+Such a backend reads data (positions, masks) when it runs, never while it is traced.
 
-The operators give their output in the compute dtype, and it is rounded to that of the inputs behind
-them: backward starts from the output, and in half precision a rounded one would spoil gradients.
+Operators return their output in the compute dtype, and it is rounded to the input dtype afterwards:
+backward starts from the unrounded output, because rounding to half precision would spoil gradients.
 """
 
 from collections.abc import Callable
@@ -57,7 +57,7 @@ def register_opaque(name: str, forward: Forward, backward: Backward | None) -> F
 
     def run(*arguments: Any) -> tuple[Tensor, Tensor]:
         call = AttentionCall.from_arguments(*arguments)
-        # What could not be checked while the call was traced.
+        # These checks need values, which a traced call does not have.
         check_table_length(call)
         if call.tau is not None:
             check_tau(call.tau)
@@ -93,9 +93,9 @@ def register_opaque(name: str, forward: Forward, backward: Backward | None) -> F
 
 
 def _can_skip_dispatcher(call: AttentionCall) -> bool:
-    """Whether the operator can be left out, which takes longer than a short call itself.
+    """Whether no gradient is needed and nothing traces, transforms or fakes the call.
 
-    So it is when no gradient is wanted, and nothing traces, transforms or fakes the call.
+    Then the backend is called directly: the dispatcher takes longer than a short call itself.
     """
     return not (
         torch.compiler.is_compiling()
@@ -138,7 +138,7 @@ def _register_backward(name: str, attention: CustomOpDef, backward: Backward) ->
         call = AttentionCall.from_arguments(*arguments)
         with without_autocast(out.device):
             grads = backward(call, out, lse, grad_out, grad_lse, affine_grads)
-        # An operator returns tensors only: nothing is an empty one.
+        # Operators return only tensors: an empty one stands for None.
         return tuple(out.new_empty(0) if grad is None else grad for grad in grads)
 
     attention_backward = torch.library.custom_op(
@@ -162,11 +162,11 @@ def _register_backward(name: str, attention: CustomOpDef, backward: Backward) ->
 
     def autograd_backward(ctx: Any, grad_out: Tensor, grad_lse: Tensor) -> tuple[Any, ...]:
         *tensors, out, lse = ctx.saved_tensors
-        wanted = ctx.needs_input_grad
+        needed = ctx.needs_input_grad
         grads = attention_backward(
-            out, lse, grad_out, grad_lse, any(wanted[AFFINE]), *tensors, *ctx.settings
+            out, lse, grad_out, grad_lse, any(needed[AFFINE]), *tensors, *ctx.settings
         )
-        learned = [grad if want else None for grad, want in zip(grads, wanted, strict=False)]
-        return (*learned, *[None] * (len(wanted) - len(learned)))
+        learned = [grad if want else None for grad, want in zip(grads, needed, strict=False)]
+        return (*learned, *[None] * (len(needed) - len(learned)))
 
     attention.register_autograd(autograd_backward, setup_context=setup_context)

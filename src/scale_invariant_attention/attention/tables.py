@@ -43,8 +43,8 @@ class AffineGradients:
         for total, grad in ((sum_gain, gain), (sum_bias, bias)):
             if total is not None:
                 # Distances beyond the tables belong to hidden pairs, whose gradient is zero.
-                places = distance.clamp_max(total.shape[1] - 1)
-                _rows(total, heads).index_add_(1, places, _fold(grad, total))
+                index = distance.clamp_max(total.shape[1] - 1)
+                _rows(total, heads).index_add_(1, index, _fold(grad, total))
 
     def results(self) -> tuple[Tensor | None, ...]:
         """Gradients of gain, bias and tau in their own dtypes; None for those the call does not have."""
@@ -153,7 +153,7 @@ class _Line(AffineTiles):
         if self._sums is not None:
             into.add(self._heads, self._distance, *self._sums)
 
-    def _place(self, queries: slice, keys: slice) -> slice:
+    def _span(self, queries: slice, keys: slice) -> slice:
         """Index on the line where a tile starts.
 
         Row r is query ``queries.stop - 1 - r``, so that the index of a pair, ``start + r + column``,
@@ -165,16 +165,16 @@ class _Line(AffineTiles):
     def _gain_and_bias(
         self, queries: slice, keys: slice, visibility: Visibility
     ) -> tuple[Tensor, Tensor]:
-        place, width = self._place(queries, keys), keys.stop - keys.start
-        return self._gain[:, place].unfold(1, width, 1), self._bias[:, place].unfold(1, width, 1)
+        span, width = self._span(queries, keys), keys.stop - keys.start
+        return self._gain[:, span].unfold(1, width, 1), self._bias[:, span].unfold(1, width, 1)
 
     def _add(self, tile: Tile, gain: Tensor, bias: Tensor, into: AffineGradients) -> None:
         if self._sums is None:
             nothing = gain.new_zeros(gain.shape[0], self._distance.shape[0], dtype=torch.float64)
             self._sums = (nothing, nothing.clone())
-        place = self._place(tile.queries, tile.keys)
+        span = self._span(tile.queries, tile.keys)
         for total, grad in zip(self._sums, (gain, bias), strict=True):
-            total[:, place] += _sum_antidiagonals(grad)
+            total[:, span] += _sum_antidiagonals(grad)
 
 
 def affine_tiles(

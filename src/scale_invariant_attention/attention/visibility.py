@@ -135,7 +135,7 @@ class Visibility:
     def collapsed(self) -> "Visibility":
         """Hold what is equal in all rows once, and drop a mask that hides nothing.
 
-        It looks at values: not while tracing, and only worth it where looking is cheap.
+        This reads values: do not use it while tracing, or where reading is slow.
         """
 
         def collapse(name: str, tensor: Tensor) -> Tensor | None:
@@ -146,7 +146,7 @@ class Visibility:
         return self._map(collapse)
 
     def _map(self, change: Callable[[str, Tensor], Tensor | None]) -> "Visibility":
-        """Change every tensor that is there."""
+        """Apply a change to every tensor that is given."""
         given = ((name, getattr(self, name)) for name in TENSORS)
         changed: dict[str, Any] = {
             name: change(name, tensor) for name, tensor in given if tensor is not None
@@ -162,7 +162,7 @@ class Visibility:
 
     @property
     def sink(self) -> Tensor | None:
-        """Which keys are sinks, ``[..., 1, Lk]``; None when there are none by definition."""
+        """Which keys are sinks, ``[..., 1, Lk]``; None without sinks."""
         if self.sinks == 0:
             return None
         return (self.positions[1] < self.sinks).unsqueeze(-2)
@@ -203,8 +203,8 @@ TENSORS = tuple(field.name for field in fields(Visibility) if field.type == Tens
 class BlockMap:
     """Which tiles of one batch row hold no visible pair, and which nothing but visible pairs.
 
-    Judged from the extremes of each block, in memory linear in the number of blocks. A tile called
-    empty is empty and a tile called full is full; a tile called neither may still be either.
+    Computed from the extremes of each block, in memory linear in the number of blocks. Tiles reported
+    as empty or full are so; a tile reported as neither may still be either.
     """
 
     def __init__(self, visibility: Visibility, query_block: int, key_block: int) -> None:
@@ -227,7 +227,7 @@ class BlockMap:
         """
         visibility = self.visibility
         low, high = self.query_low[index], self.query_high[index]
-        # Blocks whose keys are all masked have crossed extremes: low above high.
+        # A block whose keys are all masked has its low extreme above its high one.
         some = self.key_low <= self.key_high
         full = some if self.all_unmasked is None else self.all_unmasked
         if visibility.is_causal:
@@ -250,7 +250,7 @@ class BlockMap:
 
 
 def _extremes(values: Tensor, block: int, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The least and the greatest of each block, masked ones left out."""
+    """The least and the greatest of each block, without masked keys."""
     least, greatest = torch.iinfo(values.dtype).min // 4, torch.iinfo(values.dtype).max // 4
     low = values if mask is None else values.masked_fill(~mask, greatest)
     high = values if mask is None else values.masked_fill(~mask, least)
@@ -261,7 +261,7 @@ def _extremes(values: Tensor, block: int, mask: Tensor | None = None) -> tuple[T
 
 
 def _padded_blocks(values: Tensor, block: int, fill: int | bool) -> Tensor:
-    """``[length]`` as ``[blocks, block]``, the last block filled up."""
+    """``[length]`` as ``[blocks, block]``, the last block padded."""
     missing = -values.shape[0] % block
     filling = values.new_full((missing,), fill)
     return torch.cat([values, filling]).reshape(-1, block)

@@ -38,7 +38,7 @@ struct Visibility {
     int64_t is_causal, window, sinks;  // window: INT64_MAX for none
 };
 
-// The layout that Python packs: 8 bytes a field, in this order.
+// The layout that Python packs: 8 bytes per field, in this order.
 struct Call {
     int64_t storage, threads;
     int64_t batch, query_heads, key_heads, query_length, key_length, head_size, value_size;
@@ -54,7 +54,7 @@ struct Call {
     const float *grad_out, *grad_lse;  // like out and lse
     float *grad_query, *grad_key, *grad_value;  // like the inputs, float32, contiguous
     // By query head, distance and kind (gain, bias), and by query head for tau where the distance
-    // lies beyond the table; null when nobody asks.
+    // lies beyond the table; null if not requested.
     double *grad_affine, *grad_far_tau;
     int64_t affine_length;
 };

@@ -20,14 +20,14 @@ template <class Position, class Document, class Seen>
 Block summary(int64_t size, Position position, Document document, Seen seen) {
     Block block = {INT64_MAX / 4, INT64_MIN / 4, INT64_MAX, INT64_MIN, position(0), true, true};
     for (int64_t i = 0; i < size; ++i) {
-        int64_t place = position(i);
-        if (place != block.first + i) block.consecutive = false;
+        int64_t at = position(i);
+        if (at != block.first + i) block.consecutive = false;
         if (!seen(i)) {
             block.whole = false;
             continue;
         }
-        block.low = std::min(block.low, place);
-        block.high = std::max(block.high, place);
+        block.low = std::min(block.low, at);
+        block.high = std::max(block.high, at);
         block.document_low = std::min(block.document_low, document(i));
         block.document_high = std::max(block.document_high, document(i));
     }

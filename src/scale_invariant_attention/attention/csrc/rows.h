@@ -93,9 +93,9 @@ static RowAffine row_affine(const Plan& plan, const TilePlace& place, int64_t i,
         bias[c] = -__builtin_inff();
         int64_t key = place.key + c;
         if (c >= place.keys || !visible(call, place.row, query, key)) continue;
-        int64_t key_place = key_position(call, place.row, key);
-        int64_t t = distance(call, position - key_place);
-        if (is_sink(call, key_place)) {
+        int64_t key_at = key_position(call, place.row, key);
+        int64_t t = distance(call, position - key_at);
+        if (is_sink(call, key_at)) {
             bias[c] = 0.0f;
         } else if (t < lines.length) {
             gain[c] = gain_line[-t];
