@@ -1,6 +1,6 @@
 """The op: attention with a gain and a bias by distance, on several backends."""
 
-from .affine import DistanceAffine
+from ._affine import DistanceAffine
 from .api import backend_for, distance_affine_attention, scale_invariant_attention
 from .backends import available_backends, unavailable_backends
 from .visibility import Visibility

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, Unpack
 import torch  # noqa: F401  the examples use it
 from torch import Tensor
 
-from .affine import DistanceAffine
+from ._affine import DistanceAffine
 from .backends import choose
 from .contract import checked_call
 from .visibility import Visibility, VisibilityKeywords

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .affine import DistanceAffine, tau_tensor
+from ._affine import DistanceAffine, tau_tensor
 from .numerics import holds_values
 from .visibility import Visibility
 

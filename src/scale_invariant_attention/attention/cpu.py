@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from ..theory.transform import scale_invariant_slopes
+from ._opaque import Gradients, register_opaque
 from .contract import AttentionCall
 from .cpu_library import LIBRARY, UNAVAILABLE_REASON
-from .opaque import Gradients, register_opaque
 from .visibility import TENSORS, Visibility
 
 STORAGES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}

@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ._flex_kernel import BLOCK, Kernel, kernel_for
+from ._opaque import register_opaque
 from .contract import AttentionCall
-from .flex_kernel import BLOCK, Kernel, kernel_for
 from .numerics import finite_part, mark_bad_keys, surely_finite, without_autocast
-from .opaque import register_opaque
 
 
 def unavailable_reason(device: torch.device) -> str | None:

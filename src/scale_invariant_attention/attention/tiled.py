@@ -14,10 +14,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from ._opaque import Gradients, register_opaque
+from ._tables import AffineGradients, AffineTiles, Tile, affine_tiles
 from .contract import AttentionCall
 from .numerics import compute_dtype, finite_part, mark_bad_keys, mark_bad_rows
-from .opaque import Gradients, register_opaque
-from .tables import AffineGradients, AffineTiles, Tile, affine_tiles
 from .visibility import BlockMap, Visibility
 
 # In bytes: the alignment of memory that torch allocates.

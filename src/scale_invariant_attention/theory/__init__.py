@@ -8,7 +8,7 @@
 37.96
 """
 
-from .conditions import (
+from ._conditions import (
     expected_range_mass,
     expected_range_negentropy,
     expected_weight,
@@ -16,7 +16,7 @@ from .conditions import (
     range_entropy,
     range_entropy_from_logits,
 )
-from .sampling import Estimate, sample_range_entropy, sample_recent_share
+from ._sampling import Estimate, sample_range_entropy, sample_recent_share
 from .schedules import ALiBi, LogitSchedule, LogN, Plain
 from .transform import ScaleInvariantTransform
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import integer, positive_number
-from .distance import at_distance
+from ._distance import at_distance
 
 
 class LogitSchedule(Protocol):

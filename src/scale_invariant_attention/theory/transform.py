@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import distance_range, positive_number, ratio_above_one
-from .distance import at_distance
+from ._distance import at_distance
 
 # Relative size of what the caller's own arithmetic may have rounded off.
 _ROUNDING = 4 * sys.float_info.epsilon

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from ..arguments import distance_range
-from .distance import at_distance, distance_chunks, in_float64
+from ._distance import at_distance, distance_chunks, in_float64
 from .running_softmax import RunningSoftmax
 from .schedules import LogitSchedule
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import distance_range, integer
-from .distance import distance_chunks
+from ._distance import distance_chunks
 from .running_softmax import RunningSoftmax
 from .schedules import LogitSchedule
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch._library.custom_ops import CustomOpDef
 from torch.autograd import forward_ad
 
-from .affine import check_tau
+from ._affine import check_tau
 from .contract import ARGUMENTS, TENSOR_TYPES, AttentionCall, check_table_length
 from .numerics import compute_dtype, without_autocast
 
