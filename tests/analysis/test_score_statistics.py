@@ -11,8 +11,7 @@ from scale_invariant_attention.analysis import (
     spread_rows,
 )
 from scale_invariant_attention.analysis import scores as tiling
-from scale_invariant_attention.analysis.moments import Moments
-from scale_invariant_attention.analysis.score_statistics import BINS, REACH, ScoreGathering
+from scale_invariant_attention.analysis.score_statistics import BINS, REACH, Moments, ScoreGathering
 
 
 def random_scores(length=200, shift=0.0, **settings):

@@ -334,7 +334,7 @@ def test_what_belongs_to_others_is_refused():
         ):
             model(random_tokens(rows, 1), cache=cache)
     for other in (tiny_model("rope"), tiny_model("alibi", heads=2), copy.deepcopy(model)):
-        with pytest.raises(ValueError, match=r"cache was made by another model.*new_cache\(\)"):
+        with pytest.raises(ValueError, match=r"cache was created by another model.*new_cache\(\)"):
             other(tokens, cache=cache)
     with pytest.raises(ValueError, match="documents cannot be given with a cache"):
         model(tokens, documents=tokens, cache=cache)

@@ -9,14 +9,10 @@
 """
 
 from .by_length import LayerAttention, LengthAttention, attention_by_length
-from .capture import gpt_scores
 from .diagnosis import Diagnosis, LayerDiagnosis, diagnose
-from .invariance import mass_slope
-from .range_mass import range_log_mass
-from .range_profile import RangeProfile, range_profile
-from .ranges import range_edges
+from .ranges import RangeProfile, mass_slope, range_edges, range_log_mass, range_profile
 from .score_statistics import ScoreStatistics, score_statistics
-from .scores import LayerScores, ScoreSource, last_rows, spread_rows
+from .scores import LayerScores, ScoreSource, gpt_scores, last_rows, spread_rows
 from .synthetic import GaussianAttention, gaussian_attention
 
 __all__ = [

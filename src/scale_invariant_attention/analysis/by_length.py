@@ -17,8 +17,7 @@ from torch import Tensor
 
 from ..arguments import integer
 from ..theory import Estimate
-from .range_profile import range_profile
-from .ranges import DECADE, checked_edges, range_edges
+from .ranges import DECADE, checked_edges, range_edges, range_profile
 from .score_statistics import ScoreGathering, ScoreStatistics
 from .scores import LayerScores, ScoreSource, last_rows, spread_rows
 

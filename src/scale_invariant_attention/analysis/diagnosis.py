@@ -1,7 +1,7 @@
 """Diagnosis of a model's attention: findings by named thresholds, and advice.
 
 Scores should have about unit variance, as the transform assumes; attention should be nearly
-scale-invariant, which is a slope of 0 (see `invariance`); and inside distant ranges attention should
+scale-invariant, which is a slope of 0 (see `mass_slope`); and inside distant ranges attention should
 fall on few tokens.
 """
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .by_length import LayerAttention, LengthAttention
-from .invariance import LOCAL, mass_slope
+from .ranges import LOCAL, mass_slope
 
 # Standard deviations of scores that count as one: variances from about a half to two.
 NARROW, WIDE = 0.7, 1.4

@@ -8,14 +8,16 @@ Shapes: B batch, H query heads, L queries, N keys, D head size, R rows of intere
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..attention import DistanceAffine, Visibility
 from ..attention.contract import AttentionCall, checked_call
 from ..attention.numerics import compute_dtype
+from ..model import GPT
+from ..model.block import Attention, ForwardPass
 
 # Query-key pairs per tile, over all heads: eight megabytes in float64.
 TILE_PAIRS = 2**20
@@ -136,6 +138,57 @@ class ScoreSource(Protocol):
     def __call__(self, tokens: Tensor, visit: Callable[[LayerScores], object]) -> None:
         """Read `tokens` once."""
         ...
+
+
+@torch.no_grad()
+def gpt_scores(
+    model: GPT, tokens: Tensor, visit: Callable[[LayerScores], object], **arguments: Any
+) -> None:
+    """Read tokens ``[B, L]`` and call `visit` with every layer's scores, the first layer first.
+
+    `arguments` are those of ``GPT.hidden_states`` except the cache. The model is left as it was.
+    ``functools.partial(gpt_scores, model)`` is a :class:`ScoreSource`.
+
+    >>> from scale_invariant_attention.model import GPTConfig
+    >>> model = GPT(GPTConfig.preset("mini"))
+    >>> gpt_scores(model, torch.zeros(1, 50, dtype=torch.long), lambda it: print(it.query.shape))
+    torch.Size([1, 4, 50, 32])
+    torch.Size([1, 4, 50, 32])
+    torch.Size([1, 4, 50, 32])
+    torch.Size([1, 4, 50, 32])
+    """
+    if arguments.get("cache") is not None:
+        raise ValueError("cache must be None: scores are captured from whole texts")
+
+    def look(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        assert isinstance(module, Attention)
+        visit(_layer_scores(module, *inputs))
+
+    hooks = [
+        module.register_forward_pre_hook(look)
+        for module in model.modules()
+        if isinstance(module, Attention)
+    ]
+    try:
+        model.hidden_states(tokens, **arguments)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _layer_scores(attention: Attention, x: Tensor, call: ForwardPass) -> LayerScores:
+    plain = attention.queries_and_keys(x)
+    rotate, dtype = call.rotate, compute_dtype(plain[0].dtype)
+    query, key = plain if rotate is None else (rotate(plain[0]), rotate(plain[1]))
+    return LayerScores(
+        attention.layer,
+        query,
+        key,
+        attention.affine(call, query),
+        visibility=call.layout.visibility,
+        query_scale=attention.scheme.query_factors(call.layout.tokens, dtype),
+        unrotated=None if rotate is None else plain,
+    )
 
 
 def last_rows(length: int, count: int) -> Tensor:

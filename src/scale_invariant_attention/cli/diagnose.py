@@ -136,7 +136,7 @@ def _print_lengths(
     page: Page, measured: "Sequence[LengthAttention]", diagnoses: "Sequence[Diagnosis]"
 ) -> None:
     from ..analysis.by_length import RECENT
-    from ..analysis.invariance import LOCAL
+    from ..analysis.ranges import LOCAL
 
     rows = []
     for attention, diagnosis in zip(measured, diagnoses, strict=True):

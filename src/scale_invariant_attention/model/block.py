@@ -1,4 +1,4 @@
-"""One block of the GPT: attention with its scheme's slots, and an MLP.
+"""One block of the GPT: attention with a scheme, and an MLP.
 
 Shapes: B batch, L tokens, N keys, W width, H heads, D head_dim.
 """
@@ -42,7 +42,7 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal self-attention with the three slots of a scheme."""
+    """Causal self-attention with a position scheme."""
 
     def __init__(self, config: GPTConfig, scheme: Scheme, layer: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Attention(nn.Module):
         return mixed
 
     def queries_and_keys(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Both ``[B, H, L, D]``, before the scheme does anything to them."""
+        """Queries and keys ``[B, H, L, D]``, before the scheme changes them."""
         query, key = self._split(self.query(x)), self._split(self.key(x))
         return (rms(query), rms(key)) if self.qk_norm else (query, key)
 
@@ -113,5 +113,5 @@ class MLP(nn.Module):
 
 
 def rms(x: Tensor) -> Tensor:
-    """The last dimension divided by its root mean square."""
+    """Divide the last dimension by its root mean square."""
     return F.rms_norm(x, x.shape[-1:])

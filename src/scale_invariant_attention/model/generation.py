@@ -1,21 +1,91 @@
-"""Autoregressive generation with a KV cache."""
+"""Autoregressive generation with a KV cache: sampling the next token, and streaming tokens."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from math import inf
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ..arguments import integer
+from ..arguments import integer, real_number
 from .inputs import check_inputs
-from .sampling import Sampler
 
 if TYPE_CHECKING:
     from .gpt import GPT
 
 
-# New tokens that a cache has room for at first: generation often stops before its limit.
+# New tokens that a cache has room for at first: limits are often set higher than they are reached.
 ROOM = 1024
+
+
+class Sampler:
+    """Choose the next token from its logits: the likeliest, or a sample, reproducible with a seed.
+
+    >>> Sampler()(torch.tensor([[0.0, 2.0, 1.0]]))
+    tensor([1])
+    """
+
+    def __init__(
+        self,
+        *,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.temperature = real_number("temperature", temperature)
+        if self.temperature < 0:
+            raise ValueError(f"temperature must be at least 0, got {temperature}")
+        if top_k is not None:
+            integer("top_k", top_k, at_least=1)
+        if top_p is not None and not 0 < real_number("top_p", top_p) <= 1:
+            raise ValueError(f"top_p must be above 0 and at most 1, got {top_p}")
+        self.top_k = top_k
+        self.top_p = top_p
+        self.seed = None if seed is None else integer("seed", seed)
+        if self.seed is not None and not -(2**63) <= self.seed < 2**64:
+            raise ValueError(f"seed must fit into 64 bits, got {seed}")
+        self._generator: torch.Generator | None = None
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Tokens ``[B]`` from logits ``[B, V]``."""
+        if self.temperature == 0:
+            return logits.argmax(-1)
+        if self.seed is not None and self._generator is None:
+            self._generator = torch.Generator(logits.device).manual_seed(self.seed)
+        # With the largest at zero, in float64, no temperature is too small.
+        logits = (logits - logits.amax(-1, keepdim=True)).double() / self.temperature
+        if self.top_k is not None:
+            logits = keep_top_k(logits, self.top_k)
+        if self.top_p is not None:
+            logits = keep_top_p(logits, self.top_p)
+        return torch.multinomial(logits.softmax(-1), 1, generator=self._generator).squeeze(1)
+
+
+def keep_top_k(logits: Tensor, top_k: int) -> Tensor:
+    """Logits ``[B, V]`` with -inf for all but the `top_k` largest.
+
+    >>> keep_top_k(torch.tensor([[0.0, 2.0, 1.0]]), 2)
+    tensor([[-inf, 2., 1.]])
+    """
+    largest = logits.topk(min(top_k, logits.shape[-1]), dim=-1)
+    return torch.full_like(logits, -inf).scatter(-1, largest.indices, largest.values)
+
+
+def keep_top_p(logits: Tensor, top_p: float) -> Tensor:
+    """Logits ``[B, V]`` with -inf except for the fewest likeliest tokens that together have `top_p`.
+
+    >>> keep_top_p(torch.tensor([[0.2, 0.5, 0.3]]).log(), 0.75).exp()
+    tensor([[0.0000, 0.5000, 0.3000]])
+    """
+    if top_p == 1:
+        return logits  # rounded sums may reach 1 too early
+    ordered, tokens = logits.sort(-1, descending=True)
+    probabilities = ordered.softmax(-1)
+    before = probabilities.cumsum(-1) - probabilities
+    return torch.full_like(logits, -inf).scatter(
+        -1, tokens, ordered.masked_fill(before >= top_p, -inf)
+    )
 
 
 def left_padded(prompts: Sequence[Sequence[int]], pad_token: int = 0) -> tuple[Tensor, Tensor]:
@@ -33,7 +103,7 @@ def left_padded(prompts: Sequence[Sequence[int]], pad_token: int = 0) -> tuple[T
     return torch.tensor(tokens), torch.tensor(mask)
 
 
-def write(
+def generate_tokens(
     model: "GPT",
     tokens: Tensor,
     token_mask: Tensor | None,
@@ -41,7 +111,7 @@ def write(
     sampler: Sampler,
     stop_tokens: Sequence[int],
 ) -> Iterator[Tensor]:
-    """Generate the tokens after prompts ``[B, L]``, yielding ``[B]`` at a time; see ``GPT.generate``."""
+    """The tokens generated after prompts ``[B, L]``, ``[B]`` per step; see ``GPT.generate``."""
     check_inputs(model.config.vocab_size, tokens, token_mask=token_mask)
     integer("max_new_tokens", max_new_tokens, at_least=0)
     if not isinstance(stop_tokens, Iterable):
@@ -75,9 +145,9 @@ def _steps(
     for _ in range(max_new_tokens):
         hidden = model.hidden_states(tokens, token_mask=token_mask, cache=cache)
         chosen = sampler(model.logits(hidden[:, -1]))
-        # A row that has ended repeats the token it ended with.
+        # A finished row repeats its last token.
         written = torch.where(ended, written, chosen)
-        yield written.clone()  # the caller may change it
+        yield written.clone()  # the caller may modify it
         ended |= torch.isin(written, stops)
         if len(ended) and ended.all():
             return

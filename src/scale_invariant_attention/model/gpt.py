@@ -22,7 +22,7 @@ from . import storage
 from .block import Attention, Block, ForwardPass, rms
 from .cache import KeyValueCache, LayerCache
 from .config import GPTConfig
-from .generation import write
+from .generation import Sampler, generate_tokens
 from .inputs import (
     SequenceLayout,
     cached_layout,
@@ -32,7 +32,6 @@ from .inputs import (
 )
 from .loss import projected_cross_entropy
 from .parameters import belongs_to_scheme
-from .sampling import Sampler
 from .storage import SavedModelError
 
 
@@ -41,10 +40,10 @@ class GPT(nn.Module):
 
     Args:
         config: sizes and scheme.
-        scheme: slots of your own in place of the scheme that `config` names, which the model's own
-            configuration then leaves open.
+        scheme: a scheme of your own instead of the one that `config` names; the model's configuration
+            then has no scheme name.
         backend: the backend of attention: "auto", or one of ``available_backends(device)``.
-        checkpoint_activations: keep one activation a block for backward, and compute the rest again.
+        checkpoint_activations: keep one activation per block for backward, and recompute the rest.
 
     >>> model = GPT(GPTConfig.preset("mini"))
     >>> tokens = torch.randint(256, (2, 100))
@@ -78,10 +77,7 @@ class GPT(nn.Module):
 
     @torch.no_grad()
     def initialise(self) -> None:
-        """Draw all matrices anew; those that write to the residual stream, and the head, are zero.
-
-        What a scheme learns starts again as the scheme says.
-        """
+        """Initialise all weights; matrices that write to the residual stream, and the head, are zero."""
         nn.init.normal_(self.embedding.weight)
         nn.init.zeros_(self.head.weight)
         for attention in self._attention_layers():
@@ -111,16 +107,16 @@ class GPT(nn.Module):
 
         Args:
             tokens: integers ``[B, L]``.
-            targets: integers ``[B, L]``, the tokens to be predicted, where -100 does not count. The loss
-                is computed in chunks, without holding all logits.
+            targets: integers ``[B, L]``, the tokens to predict; -100 is ignored. The loss is computed in
+                chunks, without holding all logits.
             positions: integers ``[L]`` or ``[B, L]``; None counts from 0 in every document.
-            documents: integers ``[L]`` or ``[B, L]``, for packed batches: neighbours with the same
-                number are a document, and attention stays inside it.
+            documents: integers ``[L]`` or ``[B, L]``, for packed batches: neighbouring tokens with the
+                same number form a document, and attention stays inside it.
             token_mask: bool ``[B, L]``, False for padding.
-            context_length: for schemes that depend on it, the length to treat the tokens as being at: a
-                number, or integers ``[B]``. None: the length of the document that a token is in.
-            cache: from `new_cache`: the tokens follow those in it, and are added to it.
-            reduction: of the loss: "mean", or "none" for the loss of every token, ``[B, L]``.
+            context_length: the context length for schemes that depend on it: a number, or integers
+                ``[B]``. By default the length of a token's document.
+            cache: from `new_cache`; the tokens follow those in it, and are added to it.
+            reduction: "mean", or "none" for the loss of every token, ``[B, L]``.
         """
         hidden = self.hidden_states(
             tokens,
@@ -144,7 +140,7 @@ class GPT(nn.Module):
         context_length: int | Tensor | None = None,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
-        """What the head reads, ``[B, L, W]``; arguments as in `forward`."""
+        """The input of the head, ``[B, L, W]``; arguments as in `forward`."""
         check_inputs(
             self.config.vocab_size,
             tokens,
@@ -168,7 +164,7 @@ class GPT(nn.Module):
     def transformed(
         self, embedded: Tensor, layout: SequenceLayout, cache: LayerCache | None = None
     ) -> Tensor:
-        """What the blocks make of embeddings ``[B, L, W]``, for the head; nothing is checked."""
+        """Embeddings ``[B, L, W]`` through all blocks, without any checks."""
         x = rms(embedded)
         rotate = None
         if self.scheme.rotary is not None:
@@ -183,7 +179,7 @@ class GPT(nn.Module):
         return rms(x)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """What the head makes of them, as float32 or wider."""
+        """Logits ``[..., V]`` of hidden states, float32 or wider."""
         logits: Tensor = self.head(hidden)
         return logits.to(compute_dtype(logits.dtype))
 
@@ -193,10 +189,10 @@ class GPT(nn.Module):
         """An empty cache of keys and values, for `forward` under ``torch.no_grad()``.
 
         Args:
-            context_length: for schemes that depend on it, the length that the text is going to have: a
-                number, or integers ``[B]``. Without it such a cache ends at the trained length, or at
-                that of the first call if it is longer.
-            room: for how many tokens to make room at first.
+            context_length: for schemes that depend on it, the length that the text will have: a number,
+                or integers ``[B]``. By default the training length, or the length of the first call if
+                that is longer.
+            room: the number of tokens to allocate memory for at first.
         """
         check_context_length(context_length)
         return KeyValueCache(
@@ -220,19 +216,19 @@ class GPT(nn.Module):
         stop_tokens: Sequence[int] = (),
         seed: int | None = None,
     ) -> Tensor:
-        """The prompts and what the model writes behind them, ``[B, L + new]``.
+        """The prompts and the tokens generated after them, ``[B, L + new]``.
 
         Args:
-            tokens: prompts, integers ``[B, L]``; shorter ones are padded on the left (`left_padded`).
-            max_new_tokens: how many tokens to write at most.
+            tokens: prompts, integers ``[B, L]``, padded on the left (see `left_padded`).
+            max_new_tokens: the maximum number of tokens to generate.
             token_mask: bool ``[B, L]``, False for padding.
-            temperature: 0 takes the likeliest token, whatever the three below say; 1 samples as the
-                model predicts.
-            top_k: sample among the `top_k` likeliest tokens only.
-            top_p: sample among the likeliest tokens that have this probability together.
-            stop_tokens: a row ends with the first of them that it writes; behind it the row is filled
-                with that token. Writing ends when all rows have ended.
-            seed: for the same samples again; None draws from torch's global generator.
+            temperature: 0 takes the likeliest token and ignores `top_k`, `top_p` and `seed`; 1 samples
+                as the model predicts.
+            top_k: sample only among the `top_k` likeliest tokens.
+            top_p: sample only among the fewest likeliest tokens whose probabilities add up to this.
+            stop_tokens: a row ends with the first of these, which then fills the rest of the row.
+                Generation ends when all rows have ended.
+            seed: makes samples reproducible; None uses torch's global generator.
         """
         written = self.stream(
             tokens,
@@ -258,9 +254,9 @@ class GPT(nn.Module):
         stop_tokens: Sequence[int] = (),
         seed: int | None = None,
     ) -> Iterator[Tensor]:
-        """The tokens that `generate` writes, ``[B]`` at a time, as they come."""
+        """The tokens of `generate`, ``[B]`` per step, as they are generated."""
         sampler = Sampler(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-        return write(self, tokens, token_mask, max_new_tokens, sampler, stop_tokens)
+        return generate_tokens(self, tokens, token_mask, max_new_tokens, sampler, stop_tokens)
 
     def save_pretrained(
         self,
@@ -269,14 +265,14 @@ class GPT(nn.Module):
         state_dict: Mapping[str, Tensor] | None = None,
         shard_bytes: int = 5 * 10**9,
     ) -> None:
-        """Save configuration and weights to a folder, where a model saved before is replaced.
+        """Save configuration and weights to a folder, replacing a model saved there.
 
-        Until all is written a model that was there stays whole.
+        The old model stays intact until the new one is complete.
 
         Args:
-            folder: made if need be.
-            state_dict: the weights, gathered, of a model that has but a part of them, as under FSDP.
-            shard_bytes: weights are safetensors files of at most so many bytes.
+            folder: created if it does not exist.
+            state_dict: the gathered weights of a model that holds only a part of them, as under FSDP.
+            shard_bytes: the maximum size of a weights file.
         """
         weights = self.state_dict() if state_dict is None else dict(state_dict)
         if state_dict is not None:
@@ -297,15 +293,15 @@ class GPT(nn.Module):
         device: torch.device | str = "cpu",
         dtype: torch.dtype | None = None,
     ) -> "GPT":
-        """Open a model that `save_pretrained` saved.
+        """Load a model that `save_pretrained` saved.
 
         Args:
-            folder: where it was saved.
-            scheme: the slots, for a model that was made with slots of its own.
+            folder: the folder of the model.
+            scheme: the scheme of a model that was built with a scheme of its own.
             backend: as for a new model.
             checkpoint_activations: as for a new model.
-            device: where to put the weights.
-            dtype: to convert them; None keeps theirs.
+            device: the device of the weights.
+            dtype: the dtype to convert the weights to; None keeps theirs.
         """
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise TypeError(f"dtype must be a floating dtype of torch or None, got {dtype!r}")
@@ -341,7 +337,7 @@ def _check_arguments(
         )
     if scheme is not None and not isinstance(scheme, Scheme):
         raise TypeError(
-            f"scheme must be a Scheme with slots of your own, got {scheme!r}; a scheme by name is "
+            f"scheme must be a Scheme, got {scheme!r}; a scheme's name is "
             "part of the configuration: GPTConfig(scheme_name=name)"
         )
     if backend != "auto" and backend not in BACKENDS:
@@ -360,7 +356,7 @@ def _saved_config(values: dict[str, Any]) -> GPTConfig:
 
 
 def _check_tensors(model: GPT, tensors: dict[str, Tensor]) -> None:
-    """Refuse weights that are not those of the model, with the first that is wrong."""
+    """Refuse weights that do not fit the model, naming the first mismatch."""
     expected = model.state_dict()
     for name in [*expected, *sorted(tensors.keys() - expected.keys())]:
         if name not in tensors:
