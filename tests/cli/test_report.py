@@ -155,7 +155,7 @@ def test_runs_and_records_together_and_an_unfinished_run(evaluated, records, tmp
     (unfinished / "metrics.jsonl").write_text("".join(kept) + '{"step": 7, "lo')
     page = page_of(evaluated, unfinished, records, folder=tmp_path / "out")
     assert "unfinished, at step 6 of 8" in page
-    assert "1 not finished" in page
+    assert "1 unfinished" in page
     assert len(lines_of(page, "training-0")) == 2
 
 
@@ -164,7 +164,7 @@ def test_measurements_of_an_unfinished_run_are_marked(evaluated, tmp_path):
     path = tmp_path / "run" / "evaluation" / "evaluation.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"unfinished_at_step": 4}))
     page = page_of(tmp_path / "run", folder=tmp_path / "out")
-    assert '<small class="state">evaluation.json is of step 4</small>' in page
+    assert '<small class="state">evaluation.json was measured at step 4</small>' in page
 
 
 def test_a_folder_of_runs_and_a_run_without_steps(evaluated, tmp_path):

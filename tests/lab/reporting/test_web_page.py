@@ -130,7 +130,7 @@ def test_lines_have_the_values_of_the_table(page):
     assert lines["YaRN"]["x"] == list(LENGTHS)
     assert lines["YaRN"]["y"][2] == pytest.approx(mean(values), rel=1e-5)
     assert lines["YaRN"]["error"][2] == pytest.approx(stdev(values) / 3**0.5, rel=1e-5)
-    assert chart["mark"] == [256, "trained length"]
+    assert chart["mark"] == [256, "training length"]
 
 
 def test_a_sweep_stands_apart_and_compares_the_seeds_that_all_have(page):

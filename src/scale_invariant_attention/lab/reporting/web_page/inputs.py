@@ -71,7 +71,7 @@ def _members(path: Path) -> Iterator[Path]:
 def _entry_of_record(path: Path) -> Entry:
     if path.match(CONVERSIONS):
         raise ValueError(
-            f"{path} is a record of Table 4, which this page does not show: sia reproduce page does"
+            f"{path} is a record of Table 4, which this page does not show; use sia reproduce page"
         )
     record = read_record(path)
     own = record.is_own_training
@@ -141,10 +141,10 @@ def _entry_of_run(folder: Path) -> Entry:
     states = [] if finished else [f"unfinished, at step {last_step:,} of {config.steps:,}"]
     measured: Measurements = {}
     for path, results in _results_of(folder):
-        with _naming(path, "make it again"):
+        with _naming(path, "rerun the command that wrote it"):
             measured |= _measurements(results)
         if results.unfinished_at_step is not None:
-            states.append(f"{path.name} is of step {results.unfinished_at_step:,}")
+            states.append(f"{path.name} was measured at step {results.unfinished_at_step:,}")
     return Entry(
         name=folder.resolve().name,
         source=str(folder),

@@ -11,7 +11,7 @@ from .comparisons import Comparison, comparisons, spread_line
 from .entries import Entry, StepLoss, Sweep, Variant
 from .parts import Axis, Block, Chart, Line, Panel, Section, further_look
 
-LOSS = Axis("loss in nats a token")
+LOSS = Axis("loss in nats per token")
 
 # Points of a line: as many as a screen can show.
 POINTS = 250
@@ -53,7 +53,7 @@ def training_section(entries: Sequence[Entry]) -> Iterator[Section]:
         title_of(it.scheme) for it in entries if it.trained_as and it.attention is None
     )
     if others:
-        text = f"{', '.join(others)}: read with the weights of another training, which Runs names."
+        text = f"{', '.join(others)}: evaluated with the weights of another training; see Runs."
         blocks.append(Block("", [text]))
     yield Section("training", "Training", blocks)
 
@@ -61,7 +61,7 @@ def training_section(entries: Sequence[Entry]) -> Iterator[Section]:
 def trained_mark(comparison: Comparison) -> tuple[float, str] | None:
     """The training length as a mark on an axis of lengths."""
     length = comparison.train_length
-    return None if length is None else (length, "trained length")
+    return None if length is None else (length, "training length")
 
 
 def _loss(row: LengthLoss) -> float:
@@ -72,7 +72,7 @@ def _by_length(comparison: Comparison, name: str) -> Block:
     table = comparison.table(
         {it.label: comparison.seed_row(it, _loss) for it in comparison.variants},
         min,
-        caption=f"Loss in nats a token by context length, {comparison.over_seeds}; the lowest of each "
+        caption=f"Loss in nats per token by context length, {comparison.over_seeds}; the lowest in each "
         f"column is marked",
     )
     text = [f"The same tokens at every length: {comparison.on}. Lower is better."]
@@ -97,12 +97,14 @@ def _swept(comparison: Comparison, sweep: Sweep, name: str) -> Block:
     title = f"{title_of(sweep.scheme)} by {sweep.option}"
     common = next(iter(rows.values())).seeds
     if not common:
-        return Block(title, ["No seed was trained with every value, so nothing can be compared."])
+        return Block(
+            title, ["No seed was trained with every value, so the values cannot be compared."]
+        )
     seeds = ", ".join(map(str, common))
     table = comparison.table(
         {row.label: row for row in rows.values()},
         min,
-        caption=f"Loss by {sweep.option}, seeds {seeds}; the lowest of each column is marked",
+        caption=f"Loss by {sweep.option}, seeds {seeds}; the lowest in each column is marked",
         head=sweep.option,
         titles={row.label: f"{value:g}" for value, row in rows.items()},
     )
@@ -117,14 +119,15 @@ def _swept(comparison: Comparison, sweep: Sweep, name: str) -> Block:
     chart = Chart(
         name,
         title,
-        f"Line chart of the loss against {sweep.option}, a line for each context length. The table "
+        f"Line chart of the loss against {sweep.option}, one line per context length. The table "
         f"above has the same values.",
         Axis(sweep.option, log=min(rows) > 0),
         LOSS,
         [Panel("", lines)],
         looks={line.key: further_look(number) for number, line in enumerate(lines)},
     )
-    return Block(title, [f"All else as in the row {title_of(sweep.scheme)}."], [table], [chart])
+    text = f"All other settings as in the row {title_of(sweep.scheme)}."
+    return Block(title, [text], [table], [chart])
 
 
 def _by_position(comparison: Comparison, name: str) -> Block:
@@ -141,7 +144,7 @@ def _by_position(comparison: Comparison, name: str) -> Block:
         # Errors over documents do not apply to differences: the documents are the same.
         errors = [rows[0].standard_error for rows in drawn] if not several else None
         lines.append(Line(variant.label, [middle(rows[0]) for rows in drawn], means, errors))
-    left_out = f" From the {COMPARED_FROM}th token on." if several else ""
+    left_out = f" Starts at the {COMPARED_FROM}th token." if several else ""
     chart = Chart(
         name,
         "Loss by position",
@@ -153,7 +156,7 @@ def _by_position(comparison: Comparison, name: str) -> Block:
         note=f"Mean over {comparison.seeds}.{left_out}",
     )
     text = (
-        f"The loss of a token with so many before it, each document read from its start: "
+        f"Loss by the number of tokens before the predicted one, each document read from its start: "
         f"{comparison.on}."
     )
     return Block("", [text], [], [chart])
@@ -178,14 +181,14 @@ def _by_step(comparison: Comparison, name: str) -> Block:
     chart = Chart(
         name,
         f"Loss by step: {title}",
-        f"Line chart of the loss against the step of training for {comparison.labels}.",
+        f"Line chart of the loss against the training step for {comparison.labels}.",
         Axis("step"),
         LOSS,
         panels,
-        note=f"Mean over {comparison.seeds}. A point of a long curve is the mean of the steps near it.",
+        note=f"Mean over {comparison.seeds}. A point of a long curve is the mean of neighbouring steps.",
     )
     swept = sorted({sweep.option for sweep in comparison.sweeps})
-    text = [f"Without the other values of {' and '.join(swept)}."] if swept else []
+    text = [f"Other values of {' and '.join(swept)} are left out."] if swept else []
     return Block(title, text, [], [chart])
 
 

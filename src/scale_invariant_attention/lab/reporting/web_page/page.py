@@ -229,7 +229,7 @@ def _facts(entry: Entry) -> dict[str, str]:
             new = shown(value)
             facts[name] = new if seen is None or new in seen.split("; ") else f"{seen}; {new}"
     if entry.seconds is not None:
-        facts["seconds of training"] = f"{entry.seconds:,.0f}"
+        facts["training seconds"] = f"{entry.seconds:,.0f}"
     if entry.trained_as:
         facts["trained as"] = entry.trained_as
     return facts

@@ -37,7 +37,7 @@ def recall_section(entries: Sequence[Entry]) -> Iterator[Section]:
     for number, comparison in enumerate(found):
         options = comparison.on.options or {}
         task = ", ".join(f"{name} {shown(value)}" for name, value in options.items())
-        text = f"Values asked for by their keys, in noise ({task}); {comparison.on} at each length."
+        text = f"Values of queried keys, in noise ({task}); {comparison.on} at each length."
         blocks.append(_shares(comparison, f"recall-{number}", "Values recalled", text))
     yield Section("recall", "Associative recall", blocks, _finding(found, "Most values recalled"))
 
@@ -74,7 +74,7 @@ def _shares(comparison: Comparison, name: str, title: str, text: str) -> Block:
         {label: comparison.seed_row(it, _share) for label, it in variants.items()},
         max,
         caption=f"{title} by context length: share, {comparison.over_seeds}; "
-        f"the highest of each column is marked",
+        f"the highest in each column is marked",
         note=interval,
     )
     best = comparison.best_by_length(_share, max)
@@ -89,16 +89,16 @@ def _shares(comparison: Comparison, name: str, title: str, text: str) -> Block:
         trained_mark(comparison),
         note="Bars are standard errors over seeds.",
     )
-    beside = "Beside the share of a single seed stands its 95% interval. Higher is better."
+    beside = "The share of a single seed is followed by its 95% interval. Higher is better."
     charts = [chart] if len(comparison.lengths()) > 1 else []
     return Block("", [text, beside], [table], charts)
 
 
 def _depths(comparison: Comparison) -> Block:
     text = (
-        "The share found by context length, to the right, and depth, downwards: 0% is the start of the "
+        "Share found by context length (to the right) and depth (downwards); 0% is the start of the "
         "text. All seeds together."
-        + ("" if comparison.train_length is None else " * is the trained length.")
+        + ("" if comparison.train_length is None else " * marks the training length.")
     )
     maps = [_heat_map(comparison, variant) for variant in comparison.variants]
     return Block("By depth", [text], heat_maps=maps)
@@ -134,7 +134,7 @@ def _by_distance(comparison: Comparison, name: str) -> Block:
         name,
         "Share of attention by distance",
         f"Line chart of the share of attention on each range of distances for {comparison.labels}.",
-        Axis("distance, a point for each range", log=True),
+        Axis("distance, one point per range", log=True),
         Axis("share of attention"),
         [
             Panel(
@@ -142,10 +142,10 @@ def _by_distance(comparison: Comparison, name: str) -> Block:
             )
             for n in reversed(comparison.lengths())
         ],
-        note=f"Mean over layers, heads, queries and {comparison.seeds}. The same share in every decade "
-        f"is scale-invariant; the last range ends with the context, and may be a short one.",
+        note=f"Mean over layers, heads, queries and {comparison.seeds}. Attention with the same "
+        f"share in every decade is scale-invariant; the last range ends with the context.",
     )
-    text = f"Where the last queries of a text look: {comparison.on}."
+    text = f"Attention of the last queries of a text: {comparison.on}."
     return Block("", [text], charts=[chart])
 
 
@@ -177,7 +177,7 @@ def _by_length(comparison: Comparison) -> Block:
             (_entropy, "Entropy of attention in nats"),
         )
     ]
-    return Block("With length", tables=tables)
+    return Block("By context length", tables=tables)
 
 
 def _recent_share(row: LengthAttention) -> float:

@@ -1,9 +1,9 @@
-// Draws the charts of the page with uPlot: lines with markers and error bars, values under the pointer.
+// Charts drawn with uPlot: lines with markers and error bars, and the values under the pointer.
 "use strict";
 
 const charts = (() => {
   const all = [];
-  // Markers on every point of a line with more would hide the line.
+  // Above this number of points, markers would hide the line.
   const MARKED = 40;
 
   const root = document.documentElement;
@@ -20,7 +20,7 @@ const charts = (() => {
     return made;
   }
 
-  // A number with three or four digits that matter, as people write it.
+  // A number with three or four significant digits.
   function shown(value) {
     if (value === null || value === undefined) return "–";
     const size = Math.abs(value);
@@ -55,7 +55,7 @@ const charts = (() => {
   }
 
   class Chart {
-    // figure: the element with a .plot in it. spec: axes, panels of lines, mark. looks: by key of a line.
+    // figure: the element that contains .plot. spec: axes, panels of lines, mark. looks: by key of a line.
     constructor(figure, spec, looks) {
       Object.assign(this, { figure, spec, looks, panel: 0, hidden: new Set() });
       this.place = figure.querySelector(".plot");
@@ -86,7 +86,7 @@ const charts = (() => {
       this.table(this.figure.querySelector("details.data"));
     }
 
-    // Another look at the same: other values in the same lines, as a slider moves.
+    // Show other values in the same lines, as a slider moves.
     update(panels) {
       this.spec.panels = panels;
       this.plot.setData(this.data());
@@ -99,7 +99,7 @@ const charts = (() => {
           ([x, y]) => (!this.log.x || x > 0) && (!this.log.y || y === null || y > 0));
         return [kept.map(([x]) => x), kept.map(([, y]) => y)];
       };
-      // Each with its own places on the x axis.
+      // Each with its own values on the x axis.
       return uPlot.join(this.lines.map(usable));
     }
 
@@ -127,7 +127,7 @@ const charts = (() => {
       };
     }
 
-    // Round numbers on an axis of logarithms: powers, with multiples between them where powers are few.
+    // Round numbers on a logarithmic axis: powers, with multiples between them where powers are few.
     places(name, low, high) {
       const { base } = this.spec[name];
       const powers = (multiples) => {
@@ -241,7 +241,7 @@ const charts = (() => {
       ctx.restore();
     }
 
-    // The values at the pointer, highest first, as they lie above each other.
+    // The values at the pointer, highest first.
     valuesAt(place) {
       return this.lines
         .map((line, i) => ({ key: line.key, value: this.plot.data[i + 1][place] }))
@@ -286,8 +286,8 @@ const charts = (() => {
       if (!(next in places)) return;
       const x = this.plot.data[0][places[next]];
       this.plot.setCursor({ left: this.plot.valToPos(x, "x"), top: 1 });
-      const told = this.valuesAt(places[next]).map(({ key, value }) => `${key} ${shown(value)}`);
-      this.status.textContent = `${this.spec.x.label} ${shown(x)}: ${told.join(", ")}`;
+      const values = this.valuesAt(places[next]).map(({ key, value }) => `${key} ${shown(value)}`);
+      this.status.textContent = `${this.spec.x.label} ${shown(x)}: ${values.join(", ")}`;
     }
 
     toggle(key, on) {

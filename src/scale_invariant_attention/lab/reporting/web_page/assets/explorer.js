@@ -1,4 +1,4 @@
-// The explorer: sliders, and what they give.
+// The explorer: sliders, and the values that they give.
 "use strict";
 
 (() => {
@@ -7,7 +7,7 @@
   const input = (name) => document.getElementById(name);
   const names = Object.keys(data.explorer);
 
-  // What the sliders stand for: steps on axes of logarithms, 1, 2, 5, 10 and so on for n.
+  // The values of the sliders: steps on logarithmic scales, 1, 2, 5, 10 and so on for n.
   function settings() {
     const length = 2 ** input("context").value;
     return {
@@ -18,7 +18,7 @@
     };
   }
 
-  // Distances evenly apart on an axis of logarithms, each once.
+  // Distances that are evenly spaced on a logarithmic axis, each once.
   function distances(length) {
     const last = Math.max(2, length - 1);
     const found = new Set([0]);
@@ -30,7 +30,7 @@
     const schedules = explorerMath.schedules(chosen);
     const places = distances(chosen.length);
     const decades = explorerMath.decades(chosen.length);
-    // A decade stands at its middle on an axis of logarithms, which has no place for distance 0.
+    // A decade is drawn at its middle on the logarithmic axis, which cannot show distance 0.
     const middles = decades.map(([start, stop]) => Math.sqrt(Math.max(1, start) * (stop - 1)));
     const lines = (x, y) => [{ label: "", lines: names.map((key) => ({ key, x, y: y(schedules[key]) })) }];
     return {
@@ -41,7 +41,7 @@
   }
 
   const AXES = {
-    "explorer-decades": ["distance, a point for each decade", { label: "share of the expected mass" }],
+    "explorer-decades": ["distance, one point per decade", { label: "share of the expected mass" }],
     "explorer-gain": ["distance", { label: "gain" }],
     "explorer-bias": ["distance", { label: "bias", floor: -25 }],
   };

@@ -27,7 +27,7 @@ const explorerMath = (() => {
     return constantGain(scale * Math.log(length));
   }
 
-  // Without a bias every distance is like every other.
+  // Without a bias, all distances are alike.
   function constantGain(gain) {
     const weight = Math.exp(gain ** 2 / 2);
     return {

@@ -1,4 +1,4 @@
-// The page's own controls: which lines are shown, and light or dark.
+// The controls of the page: which lines are shown, and light or dark.
 "use strict";
 
 (() => {
