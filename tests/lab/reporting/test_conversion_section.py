@@ -77,7 +77,9 @@ def test_ours_is_shown_calibrated_and_without_fine_tuning():
     assert lines(page, "| converted alone |") == ["| converted alone | 2.500 | 2.500 | 2.500 |"]
     assert lines(page, "| calibrated, converted alone |")
     said = " ".join(page.split())
-    assert "by +0.100 at 256, +0.100 at 1,024 and +0.100 at 4,096 when the model is trained" in said
+    assert (
+        "by +0.100 at 256, +0.100 at 1,024 and +0.100 at 4,096 when the model is fine-tuned" in said
+    )
     assert "for 30 steps" in said
     # Lower than the others, save its own uncalibrated row.
     assert "ours has the lowest loss of all at no length" in said
@@ -102,6 +104,6 @@ def test_it_is_a_section_of_the_page():
     main = table(lambda scheme, seed: (1.0, 2.0, 3.0), seeds=(0,))
     converted = [record(trial, losses_of(trial)) for trial in table4.conversion_trials()]
     page, _ = page_and_figures(main, {}, conversions=converted)
-    assert page.index("## Table 1") < page.index("## Table 4") < page.index("## The paper's own")
+    assert page.index("## Table 1") < page.index("## Table 4") < page.index("## The paper's scale")
     assert LENGTHS[0] == table4.LENGTH
     assert "## Table 4" not in page_and_figures(main, {})[0]

@@ -113,7 +113,10 @@ def test_the_page_shows_figures_fits_and_missing_records(made):
     page = figure_page([*made, missing], figures_at="figures")
     assert "![Figure 3: loss through training](figures/figure-3-training.png)" in page
     assert "| 2 | 2.000 | 1.000 | 1.0000 |" in page
-    assert "## Figure 20\n\nNot drawn: its records are missing. `sia reproduce it` makes" in page
+    assert (
+        "## Figure 20\n\nNot drawn: its records are missing; make them with `sia reproduce it`"
+        in page
+    )
     assert "trained at 256 tokens" in page
 
 

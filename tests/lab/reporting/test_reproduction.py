@@ -63,7 +63,7 @@ def test_the_provenance_counts_each_training_once(made):
     page, _ = made
     # 9 of the 12 schemes are trained, with 3 seeds, and 2 more for the sweep.
     assert (
-        "\n38 records of 29 trainings, each on one core (Processor), made from 2026-01-02" in page
+        "\n38 records of 29 trainings, each on one core (Processor), made since 2026-01-02" in page
     )
     assert "c" * 40 in page
 
@@ -74,5 +74,5 @@ def test_links_point_to_the_folder_of_the_figures():
 
 
 def test_without_our_scheme_there_is_no_page():
-    with pytest.raises(ValueError, match="must have trainings of scale-invariant-p-rope"):
+    with pytest.raises(ValueError, match="must include trainings of scale-invariant-p-rope"):
         page_and_figures([record("rope", 0, (1.0, 2.0, 3.0))], {})

@@ -47,9 +47,9 @@ def test_shares_stand_beside_the_papers_and_the_best_are_bold():
 
 def test_the_recipe_is_taken_from_the_records():
     task = needles(rope=[(1.0, 0.0, 0.0)])[2].replace("\n", " ")
-    assert "1 needle of 7 digits a text instead of 3 of 7" in task
+    assert "1 needle of 7 digits per text instead of 3 of 7" in task
     assert "grow from 80 bytes to 256 in the first 200 steps" in task
-    assert "100 steps up, 100 constant, 100 down. 50 texts at each length." in task
+    assert "100 steps of warm-up, 100 constant, 100 of decay. 50 texts at each length." in task
 
 
 def test_seeds_that_did_not_learn_the_task_are_named():
@@ -60,12 +60,12 @@ def test_seeds_that_did_not_learn_the_task_are_named():
     )
     (line,) = [part for part in said if part.startswith("Below 0.9")]
     assert line.replace("\n", " ").endswith(
-        "not learned in time: RoPE (0.48 in seed 1); NoPE (0.00 in seed 0, 0.02 in seed 1)."
+        "so the task was not learned: RoPE (0.48 in seed 1); NoPE (0.00 in seed 0, 0.02 in seed 1)."
     )
 
 
 def test_nothing_is_named_where_every_seed_learned_the_task():
-    assert not any("learned in time" in part for part in needles(rope=[(0.9, 0.0, 0.0)]))
+    assert not any("was not learned" in part for part in needles(rope=[(0.9, 0.0, 0.0)]))
 
 
 def test_recall_has_no_numbers_of_the_paper_and_states_chance_level():

@@ -14,31 +14,29 @@ BACKEND = "cpu"
 
 _HEAD = """# Speed and memory
 
-<!-- Written by `sia bench page` from recorded results: run `make bench` to renew it. -->
+<!-- Written by `sia bench page` from recorded results: run `make bench` to update it. -->
 
 Causal attention, batch 1, float32, {threads} threads of an {cpu}. SDPA is torch's plain
-`scaled_dot_product_attention`, which does not compute the transform; `eager` writes the transform down
-with the whole score matrix, and sits out the lengths at which that takes too much memory. Ratios are
-medians, over rounds in which the rivals take turns, of the time relative to SDPA in the same round, with
-quartiles in brackets. Shares of peak count the exact causal triangle (forward and backward together 3.5
-times the forward) against {peak_gflops} GFLOP/s: {peak_source}.
-Memory, where it was measured, is the peak above inputs, outputs and gradients, each in a process of its
-own."""
+`scaled_dot_product_attention`, which does not compute the transform; `eager` computes it naively with
+the whole score matrix, and skips lengths at which that takes too much memory. The implementations take
+turns in rounds; ratios are medians over rounds of the time relative to SDPA in the same round, with
+quartiles in brackets. Shares of peak relate the work of the exact causal triangle (forward and backward
+together 3.5 times the forward pass) to {peak_gflops} GFLOP/s: {peak_source}. Memory, where it was
+measured, is the peak above inputs, outputs and gradients, each in a separate process."""
 
-_DECODE_HEAD = """To decode is one query against a cache of keys and values. What bounds it is reading
-them: shares are of {read_gigabytes_per_second} GB/s, {read_source}."""
+_DECODE_HEAD = """Decoding is one query against a cache of keys and values. It is bound by reading them:
+shares are relative to {read_gigabytes_per_second} GB/s, {read_source}."""
 
 _TARGETS_HEAD = """## Targets
 
-What the backend `{backend}` is held to, and whether it gets there: by the medians, {met} of {count} are
-met. An added cost below zero shows how far the machine drifts within a run, and no more: it is then too
-small to be measured there."""
+The targets of the backend `{backend}`: by the medians, {met} of {count} are met. An added cost below
+zero means that it is smaller than the drift of the machine within a run."""
 
 _MODELS_HEAD = """## Models
 
 A step of the GPT with the scheme `scale-invariant-p-rope`, relative to the same GPT with plain RoPE on
-SDPA. A training step is forward, loss, backward and a step of Adam; to decode is one token more behind a
-full cache, with the share of that time that attention takes."""
+SDPA. A training step is forward, loss, backward and a step of Adam; a decoding step adds one token to a
+full cache, and the table shows the share of its time spent in attention."""
 
 
 def page(
@@ -65,7 +63,7 @@ def page(
         parts += _models(models)
     groups = dict.fromkeys((row.pass_name, row.shape) for row in _in_order(timings))
     parts += [_table(*group, timings) for group in groups]
-    parts.append("## Where the figures come from")
+    parts.append("## Provenance")
     parts.append(_source(origin, "attention.csv"))
     if ratio_origin is not None:
         parts.append(_source(ratio_origin, "ratios.csv"))
@@ -152,7 +150,7 @@ def _source(origin: dict[str, str], file: str) -> str:
         f"`benchmarks/results/{file}`: recorded {origin['date']} with scale-invariant-attention "
         f"{origin['version']} (commit {' '.join(filter(None, (commit[:12], changes)))}), torch "
         f"{origin['torch']}, Python {origin['python']}, on {origin['threads']} threads of an "
-        f"{origin['cpu']}; load {origin['load']} before the run. The machine at its best: "
+        f"{origin['cpu']}; load {origin['load']} before the run. Bounds of the machine: "
         f"{origin['peak_gflops']} GFLOP/s ({origin['peak_source']})"
     )
     if "read_source" in origin:

@@ -153,11 +153,11 @@ def _in_paper(claim: Claim, printed: PrintedTable) -> float | None:
     return printed[low[0]][low[1]] - printed[high[0]][high[1]]
 
 
-CLAIMS_HEAD = """### What agrees with the paper
+CLAIMS_HEAD = """### Agreement with the paper
 
-Differences in {what}, the first minus the second of what is compared: below zero is what the paper says.
-Seeds are compared one by one. A difference that the spread over seeds alone would bring about more than
-5 times in 100 is not decided."""
+Each claim is written as a difference in {what} that is negative if the claim holds. Seeds are
+compared one by one. A claim counts as decided if the 95% confidence interval of the difference
+excludes zero."""
 
 
 def verdict_table(judgements: Iterable[Judgement]) -> str:

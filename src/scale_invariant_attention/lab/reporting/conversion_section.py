@@ -21,17 +21,18 @@ _TABLE4 = """## Table 4: a trained model converted
 sia reproduce table4 --scale mini
 ```
 
-A Llama of transformers trained with RoPE, converted to every scheme and trained on with the same tokens;
-those with * are not trained on. Loss in nats a token on the same tokens at every length, {seeds}; the
-lowest of each column in bold. The paper's Table 4 is to the right."""
+A Llama from transformers, trained with RoPE, converted to every scheme and fine-tuned ("trained on" in
+the tables) on the same tokens; rows with * are not fine-tuned. Loss in nats per token, on the same
+tokens at every length, {seeds}; the lowest in each column is bold. The paper's Table 4 is on the
+right."""
 
-_SCALE = "### What differs in scale"
+_SCALE = "### Differences in scale"
 
-_CALIBRATION = """### Calibration, and no training at all
+_CALIBRATION = """### Calibration, and no fine-tuning
 
 Llama has no QK-norm, so its scores do not have the unit variance that the transform expects. Calibrated
-models divide the scores of every head by their spread, measured with p-RoPE on a batch of
-the training text. The paper has neither, and claims nothing for a model that is not trained on."""
+models divide the scores of every head by their spread, measured with p-RoPE on a batch of the training
+text. The paper has neither calibration nor converted models without fine-tuning."""
 
 TRAINED, CALIBRATED = "trained on", "calibrated, trained on"
 WAYS = (TRAINED, CALIBRATED, "converted alone", "calibrated, converted alone")
@@ -83,8 +84,9 @@ def _findings(rows: Mapping[str, SeedRow], ours: "Record[ConversionConfig]") -> 
         for index, length in enumerate(paper.LENGTHS)
     ]
     return (
-        f"Lowest here: {'; '.join(here)}. In the paper: {'; '.join(printed)}. YaRN is transformers' "
-        f"own, whose factor is fixed, here {_reach(ours):g}; that of Table 1 changes with the text."
+        f"Lowest here: {'; '.join(here)}. In the paper: {'; '.join(printed)}. YaRN is that of "
+        f"transformers, with a fixed factor, here {_reach(ours):g}; in Table 1 the factor grows with "
+        f"the context."
     )
 
 
@@ -136,10 +138,9 @@ def _calibration(
     least = [f"{n:,}" for n in lengths if lowest(calibrated, n) == [CALIBRATED]]
     [steps] = {it.config.continued.steps for it in records if it.config.continued}
     yield filled(
-        f"Calibration changes the loss by {gains[0]} when the model is trained on for {steps} steps, "
-        f"and by {gains[1]} when it is not. Calibrated and trained on, ours has the lowest loss of all "
-        f"{f'at {listed(least)}' if least else 'at no length'}. The row of the table above is not "
-        f"calibrated."
+        f"Calibration changes the loss by {gains[0]} when the model is fine-tuned for {steps} steps, "
+        f"and by {gains[1]} when it is not. Calibrated and fine-tuned, ours has the lowest loss of all "
+        f"{f'at {listed(least)}' if least else 'at no length'}. The row in Table 4 is not calibrated."
     )
 
 
@@ -161,6 +162,6 @@ def _sources(records: "Sequence[Record[ConversionConfig]]") -> str:
         made_with(records, fact) for fact in ("commit", "torch", "transformers")
     )
     return (
-        f"{records_and_trainings(records)}, made from {first_date(records)} on (commit {commit}), with "
+        f"{records_and_trainings(records)}, made since {first_date(records)} (commit {commit}) with "
         f"torch {torch} and transformers {transformers}."
     )

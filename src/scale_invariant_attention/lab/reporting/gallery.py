@@ -42,16 +42,16 @@ _HEAD = """# Figures
 
 <!-- Written by `sia figures --page`, from the records in results/ and from theory. -->
 
-The paper's figures made anew: those of theory as they are, those of trained models with the miniatures
-of `REPRODUCTION.md`, which are trained at {length:,} tokens. The paper trains at 4,096 and reads up to
-65,536. Its Figures 4 and 7, a larger model and longer training contexts, have not been run. Where a
-caption says what the paper finds, look whether the miniature does too.
+The paper's figures redrawn: those of theory as in the paper, those of trained models with the miniatures
+of `REPRODUCTION.md`, which are trained at {length:,} tokens. The paper trains at 4,096 tokens and
+evaluates up to 65,536. Its Figures 4 and 7, on a larger model and on longer training contexts, have not
+been run. Where a caption states a finding of the paper, compare the miniature with it.
 
 ```bash
 sia figures -o figures
 ```
 
-draws them all, as PNG and as SVG."""
+draws all of them, as PNG and SVG."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def figure_page(drawn: Sequence[Drawing | Missing], *, figures_at: str) -> str:
     for it in drawn:
         parts.append(f"## {it.title}")
         if isinstance(it, Missing):
-            parts.append(f"Not drawn: its records are missing. `{it.command}` makes them.")
+            parts.append(f"Not drawn: its records are missing; make them with `{it.command}`.")
             continue
         parts.append(filled(it.caption))
         parts.append(f"![{it.title}]({figures_at}/{it.name}.png)")
@@ -190,9 +190,10 @@ def _transform(theory: TheoryNumbers, recorded: Recorded) -> Iterator[Drawing]:
     yield Drawing(
         "transform",
         "The transform",
-        "Gain and bias by distance for several tau, the expected weight of a token, and the expected "
-        "mass of the decade that starts at a distance, divided by tau: it levels out at e^0.5 ln 10, so "
-        "that every decade beyond tau gets the same. At distance 0 the gain is 1 and the bias 0.",
+        "Gain and bias by distance for several values of tau, the expected weight of a token, and the "
+        "expected mass of the decade that starts at a distance, divided by tau. The mass tends to "
+        "e^0.5 ln 10: all decades far beyond tau get the same. At distance 0 the gain is 1 and the "
+        "bias is 0.",
         transform_figure(theory.transform),
         "theory: closed forms",
     )
@@ -206,12 +207,13 @@ def _against_length(theory: TheoryNumbers, recorded: Recorded) -> Iterator[Drawi
     yield Drawing(
         "figure-1-attention-against-length",
         title,
-        "Entropy of all attention, entropy inside two ranges of distance, and the share of attention on "
+        "Entropy of all attention, entropy inside two ranges of distance, and share of attention on "
         "the last 100 tokens. Above: Gaussian scores, plain, with LogN, and with the transform. Below: "
-        "trained models, mean over all layers and heads, for the last 16 queries of contexts that end "
-        "alike at every length; errors are over contexts. A range is drawn where a context holds all of "
-        "it. The paper: plain attention spreads out and leaves the local context as the context grows, "
-        "LogN keeps it sparse and leaves the local context too, and the transform keeps both.",
+        "trained models, mean over all layers and heads, for the last 16 queries of contexts with the "
+        "same ending at every length; error bars are over contexts. A range is drawn only where the "
+        "context holds all of it. In the paper, as the context grows, plain attention spreads out and "
+        "leaves the local context, LogN stays sparse but leaves the local context too, and the "
+        "transform stays sparse and local.",
         against_length_figure(theory.against_length, recorded.attention),
         f"{_of_theory(theory)}; {source_of(recorded.attention)}",
     )
@@ -223,8 +225,8 @@ def _range_entropy(theory: TheoryNumbers, recorded: Recorded) -> Iterator[Drawin
         "figure-2-range-entropy",
         "Figure 2: range entropy with the transform",
         "Entropy inside the range of distances from t to Delta t, against t, and against the square "
-        "root of log t, with lines by least squares. It grows about as sqrt(log t): slower than log t, "
-        "so weakly sparse, but not bounded.",
+        "root of log t with least-squares lines. It grows roughly like sqrt(log t): slower than log t, "
+        "so attention is weakly sparse, but without bound.",
         figure,
         _of_theory(theory),
         fits,
@@ -237,9 +239,9 @@ def _training(theory: TheoryNumbers, recorded: Recorded) -> Iterator[Drawing | M
         TRAINED,
         "figure-3-training",
         "Figure 3: loss through training",
-        "The loss in training, smoothed over 25 steps, and in validation at the trained length and "
-        "beyond it, mean and standard error over seeds. What a model learns at the trained length helps "
-        "beyond it with some schemes, and with others not.",
+        "Training loss, smoothed over 25 steps, and validation loss at the training length and beyond "
+        "it, mean and standard error over seeds. With some schemes, learning at the training length "
+        "also helps beyond it; with others it does not.",
     )
 
 
@@ -262,8 +264,7 @@ def _tau(theory: TheoryNumbers, recorded: Recorded) -> Iterator[Drawing | Missin
     yield Drawing(
         "figure-5-tau",
         title,
-        "The loss of scale-invariant p-RoPE with several values of tau, at the trained length and "
-        "beyond it.",
+        "Loss of scale-invariant p-RoPE with several values of tau, at the training length and beyond.",
         sweep_figure("tau", common, title="Scale-invariant p-RoPE", train_length=length),
         source_of(used),
     )
@@ -274,8 +275,8 @@ def _plain_entropy(theory: TheoryNumbers, recorded: Recorded) -> Iterator[Drawin
     yield Drawing(
         "figure-6-plain-range-entropy",
         "Figure 6: range entropy of plain attention",
-        "The same without the transform, and against log t: it grows with slope 1, as log t itself, so "
-        "attention falls on the same part of every range however many tokens that is.",
+        "The same without the transform, against log t. It grows with slope 1, like log t itself: "
+        "attention covers the same fraction of every range, however many tokens that is.",
         figure,
         _of_theory(theory),
         fits,
@@ -288,7 +289,7 @@ def _rotary(theory: TheoryNumbers, recorded: Recorded) -> Iterator[Drawing | Mis
         ROTARY,
         "figure-8-rotary",
         "Figure 8: the transform with other rotations",
-        "The transform on p-RoPE, on RoPE and without any rotation, through training, as in Figure 3.",
+        "The transform with p-RoPE, with RoPE and without rotation, through training, as in Figure 3.",
     )
 
 
@@ -313,9 +314,9 @@ def _quantiles(theory: TheoryNumbers, recorded: Recorded) -> Iterator[Drawing | 
         yield Drawing(
             f"figure-9-scores-{scheme}",
             f"{title}, {shown}",
-            f"Quantiles of the scores of {shown} in contexts of {length:,} tokens, a line for each "
-            f"head, standardised, against those of N(0, 1); the first token's key is left out. On the "
-            f"diagonal scores are Gaussian; spread and mean of the heads stand in each panel.",
+            f"Standardised quantiles of the scores of {shown} in contexts of {length:,} tokens, one "
+            f"line per head, against those of N(0, 1), without the key of the first token. On the "
+            f"diagonal, scores are Gaussian. Each panel states the spread and mean of its heads.",
             quantile_figure(record, length),
             source_of([record]),
         )

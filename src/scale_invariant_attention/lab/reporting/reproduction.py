@@ -27,28 +27,28 @@ SWEEP_FIGURE = "reproduction-{option}.png"
 
 _HEAD = """# Reproduction
 
-<!-- Written by `sia reproduce page` from the records in results/: nothing here is typed by hand. -->
+<!-- Written by `sia reproduce page` from the records in results/: do not edit. -->
 
-The paper's experiments, trained anew in miniature, on two cores of a CPU and text that everyone has: the
-source of Python's standard library, as bytes. Miniatures do not have to come out like the paper. Where
-they do not, it is said."""
+The paper's experiments in miniature, on two cores of a CPU and text that everyone has: the source of
+Python's standard library, as bytes. Miniatures need not agree with the paper; this page says where they
+do not."""
 
-_TABLE1 = """## Table 1: the loss beyond the trained length
+_TABLE1 = """## Table 1: loss beyond the training length
 
 ```bash
 sia reproduce table1 --scale mini
 ```
 
-Loss in nats a token on the same tokens at every length, mean and standard error over {seeds} seeds; the
-lowest of each column in bold. The paper's Table 1 is to the right. NTK and YaRN change nothing up to the
-trained length: as in the paper, they read with the weights of the row that they are trained as."""
+Loss in nats per token, on the same tokens at every length, mean and standard error over {seeds} seeds;
+the lowest in each column is bold. The paper's Table 1 is on the right. NTK and YaRN change nothing up to
+the training length, so as in the paper they are evaluated with the weights of RoPE, or of LogN+RoPE."""
 
-_SCALE = "### What differs in scale"
+_SCALE = "### Differences in scale"
 
 _POSITION = """### By position
 
-The loss of a token with so many before it, in {documents} files of the validation split, mean over
-seeds; from the 16th token of a file on."""
+Loss by the number of tokens before the predicted one, in {documents} files of the validation split, from
+the 16th token of each file; mean over seeds."""
 
 _SWEEPS = {
     "tau": """## Figure 5: tau
@@ -57,28 +57,28 @@ _SWEEPS = {
 sia reproduce tau --scale mini
 ```
 
-Scale-invariant p-RoPE with other values of tau. The paper finds all near each other at the trained
-length, 10 best, and the gap opening at 16 times it.""",
+Scale-invariant p-RoPE with other values of tau. In the paper they are close at the training length, with
+10 the best, and further apart at 16 times that length.""",
     "base": """## The base of p-RoPE
 
 ```bash
 sia reproduce base --scale mini
 ```
 
-Scale-invariant p-RoPE with other bases; 2 pi times the base is the longest period that rotates. The
-paper's 1024 belongs to its length of 4096.""",
+Scale-invariant p-RoPE with other bases; the longest period of the rotation is 2 pi times the base. The
+paper's 1024 goes with its training length of 4096.""",
 }
 
-_PAPER_SCALE = """## The paper's own scale
+_PAPER_SCALE = """## The paper's scale
 
 ```bash
 sia data fetch fineweb10B --shards 25 -o fineweb10B
 torchrun --nproc-per-node 8 -m scale_invariant_attention.cli reproduce table1 --scale paper
 ```
 
-trains the paper's 162 million parameters on GPUs, with the same code, records and table. It has not been
-run: this page has figures of the miniature only. Of the paper's tables the rows of Infini-attention are
-left out."""
+trains the paper's 162 million parameters on GPUs, with the same code, records and tables. It has not
+been run: all results here are those of the miniature. The rows of Infini-attention in the paper's tables
+are left out."""
 
 
 def page_and_figures(
@@ -102,7 +102,7 @@ def page_and_figures(
     """
     rows = seed_rows(main, scheme_of, TrainingRecord.losses_by_length)
     if OURS not in rows:
-        raise ValueError(f"records must have trainings of {OURS}, got those of {list(rows)}")
+        raise ValueError(f"records must include trainings of {OURS}, got those of {list(rows)}")
     figures: dict[str, bytes] = {}
     ours = next(record for record in main if record.scheme == OURS)
     parts = [_HEAD, *_table1(rows, ours), *_by_position(main, ours, figures)]
@@ -213,8 +213,8 @@ def _period(base: float, length: int) -> str:
     """The longest period of a base relative to the training length, beside the paper's."""
     here, there = (2 * math.pi * it / n for it, n in ((base, length), (1024, paper.TRAIN_LENGTH)))
     return (
-        f"The longest period of base {base:g}, {2 * math.pi * base:,.0f} tokens, is {here:.2f} of the "
-        f"trained length; that of the paper's is {there:.2f} of its own."
+        f"The longest period of base {base:g}, {2 * math.pi * base:,.0f} tokens, is {here:.2f} times "
+        f"the training length; the paper's is {there:.2f} times its own."
     )
 
 
@@ -223,12 +223,12 @@ def _sources(records: Sequence[TrainingRecord]) -> Iterator[str]:
     commit, version, torch, python, cpu = (made_with(records, name) for name in names)
     minutes = {record.trained_as: record.seconds / 60 for record in records}
     text = (
-        f"{records_and_trainings(records)}, each on one core ({cpu}), made from "
-        f"{first_date(records)} on with scale-invariant-attention {version} (commit {commit}), torch "
-        f"{torch}, Python {python}. The steps of one took {median(minutes.values()):.1f} minutes in the "
-        f"median, two running at a time. The text is the standard library of that Python: with "
-        f"another version the losses differ a little. Every file in `results/mini` has the whole "
-        f"configuration, the losses of every step, and the fingerprint of the text."
+        f"{records_and_trainings(records)}, each on one core ({cpu}), made since {first_date(records)} "
+        f"with scale-invariant-attention {version} (commit {commit}), torch {torch}, Python {python}. "
+        f"The median training took {median(minutes.values()):.1f} minutes, with two running at a time. "
+        f"The text is the standard library of that Python version: with another, losses differ a "
+        f"little. Every file in `results/mini` holds the whole configuration, the loss of every step, "
+        f"and the fingerprint of the text."
     )
-    yield "## Where the figures come from"
+    yield "## Provenance"
     yield filled(text)

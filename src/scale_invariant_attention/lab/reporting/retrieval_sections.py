@@ -22,9 +22,10 @@ _TABLE2 = """## Table 2: needles in a haystack
 sia reproduce table2 --scale mini
 ```
 
-The models of Table 1, fine-tuned to tell at the end of a text what was hidden in it, and tested on texts
-that none was trained on, the same for every scheme. The share of needles found, each right only to the
-letter, {seeds}; the highest of each column in bold. The paper's Table 2 is to the right."""
+The models of Table 1, fine-tuned to repeat at the end of a text the needles hidden in it, and tested on
+held-out texts, the same for every scheme. Share of needles found (only exact answers count),
+{seeds}; the highest in each column is bold. The paper's Table 2 is on the
+right."""
 
 _RECALL = """## Recall without language
 
@@ -32,9 +33,9 @@ _RECALL = """## Recall without language
 sia reproduce recall
 ```
 
-Not in the paper. Models that know nothing else learn to give the values of keys that stand somewhere in
-noise, so that what a scheme can find is told apart from what it knows of language. The share of values
-recalled, {seeds}; the highest of each column in bold."""
+Not in the paper. Models learn nothing but to recall the values of keys hidden in noise, which separates
+what a scheme can find from what it knows about language. Share of values recalled,
+{seeds}; the highest in each column is bold."""
 
 
 def needle_section(records: Sequence[TrainingRecord]) -> Iterator[str]:
@@ -64,9 +65,9 @@ def recall_section(records: Sequence[TrainingRecord]) -> Iterator[str]:
     config = records[0].config
     task: Mapping[str, Any] = config.task_options
     yield filled(
-        f"{task['pairs']} pairs of {task['keys']} keys and {task['values']} values among "
-        f"{task['noise']} kinds of noise, {task['queries']} of them asked for; {config.layers} "
-        f"layers of width {config.width}, {config.steps} steps of {config.batch_size} "
+        f"{task['pairs']} key-value pairs, out of {task['keys']} keys and {task['values']} values, "
+        f"among {task['noise']} kinds of noise tokens; {task['queries']} of the pairs are queried. "
+        f"{config.layers} layers of width {config.width}, {config.steps} steps of {config.batch_size} "
         f"sequences that grow from {config.first_length} to {config.length} tokens in the first "
         f"{config.growth_steps} steps. One value in {task['values']} is right by chance."
     )
@@ -90,7 +91,7 @@ def _not_learned(
             if scheme in by_scheme
         )
         yield filled(
-            f"Below {LEARNED} at the trained length, and so not learned in time: {listed}."
+            f"Below {LEARNED} at the training length, so the task was not learned: {listed}."
         )
 
 
@@ -110,9 +111,9 @@ def _task(config: TrainingConfig, examples: int) -> str:
         else ""
     )
     return (
-        f"What differs from the paper: {needles} of {form['digits']} digits a text instead of 3 of 7, "
-        f"since in bytes three of its sentences would be most of {config.length}; the source of "
-        f"Python as the text instead of C4; {config.batch_size} sequences a step instead of 64"
-        f"{grown}. The sentence, the form of the answer and the schedule are the paper's: {up} steps "
-        f"up, {constant} constant, {down} down. {examples} texts at each length."
+        f"Differences from the paper: {needles} of {form['digits']} digits per text instead of 3 of 7, "
+        f"because three of its sentences would fill most of {config.length} bytes; the source of Python "
+        f"instead of C4 as the text; {config.batch_size} sequences per step instead of 64{grown}. The "
+        f"sentence, the form of the answer and the schedule are the paper's: {up} steps of warm-up, "
+        f"{constant} constant, {down} of decay. {examples} texts at each length."
     )
