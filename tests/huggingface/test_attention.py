@@ -14,6 +14,7 @@ from hugging_face_models import (
     tiny,
     transform,
 )
+from own_schemes import own_scheme
 
 from scale_invariant_attention import huggingface, schemes
 
@@ -137,6 +138,12 @@ def test_every_scheme_matches_its_definition(scheme, distance, query):
     assert_same(model, defined, input_ids=some_tokens(2, LENGTH))
     packed = torch.cat([torch.arange(9), torch.arange(LENGTH - 9)])[None]
     assert_same(model, defined, input_ids=some_tokens(2, LENGTH), position_ids=packed)
+
+
+def test_a_registered_scheme_matches_its_definition():
+    with own_scheme() as name:
+        model, defined = both(converted(scheme=name), distance=slopes)
+        assert_same(model, defined, input_ids=some_tokens(2, LENGTH))
 
 
 def test_every_named_scheme_converts():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from own_schemes import own_scheme
 from small_tokenizers import OTHER, byte_level
 from tiny_models import CASES, random_tokens, tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
@@ -110,6 +111,16 @@ def test_remains_of_a_killed_export_are_cleared_by_the_next(tmp_path, monkeypatc
         save_for_transformers(mini(), tmp_path / "hf")
     assert [re.fullmatch(r"\.hf-[0-9a-f]{16}", name) is not None for name in seen] == [True]
     assert {path.name for path in tmp_path.iterdir()} == {"hf", busy.name}
+
+
+def test_a_registered_scheme_is_exported_and_opened(tmp_path):
+    with own_scheme() as name:
+        ours = mini(scheme_name=name, scheme_options={"base": 500.0})
+        save_for_transformers(ours, tmp_path / "hf")
+        assert open_from_transformers(tmp_path / "hf").config == ours.config
+        tokens = random_tokens(2, 20)
+        loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
+        assert torch.equal(loaded(tokens).logits, ours(tokens))
 
 
 def test_a_scheme_without_a_name_is_refused(tmp_path):
