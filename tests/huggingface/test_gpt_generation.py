@@ -6,10 +6,10 @@ from tiny_models import CASES, random_tokens
 from transformers import DynamicCache, pipeline
 from transformers_gpt import left_padding, wrapped
 
-from scale_invariant_attention.huggingface.gpt_model import (
+from scale_invariant_attention.huggingface._gpt_model import (
     ScaleInvariantGPTForCausalLM,
 )
-from scale_invariant_attention.huggingface.tokenizer import byte_tokenizer
+from scale_invariant_attention.huggingface._tokenizer import byte_tokenizer
 from scale_invariant_attention.model import GPT, GPTConfig
 
 # With a prompt of 7 tokens, beyond the training length.

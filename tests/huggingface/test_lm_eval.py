@@ -11,13 +11,13 @@ from scale_invariant_attention.data import SameTokens, get_encoding, standard_li
 from scale_invariant_attention.data.needles import NeedleTask
 from scale_invariant_attention.evaluation import loss_by_length, needles
 from scale_invariant_attention.huggingface import ScaleInvariantGPTForCausalLM
+from scale_invariant_attention.huggingface._tokenizer import byte_tokenizer
 from scale_invariant_attention.huggingface.lm_eval_tasks import FOLDER
 from scale_invariant_attention.huggingface.lm_eval_tasks.loss_by_length import windows
 from scale_invariant_attention.huggingface.lm_eval_tasks.needles import (
     examples,
     score,
 )
-from scale_invariant_attention.huggingface.tokenizer import byte_tokenizer
 from scale_invariant_attention.model import GPT, GPTConfig
 
 TOKENS = 2048

@@ -9,7 +9,7 @@ import torch
 from hugging_face_models import converted, left_padded, some_tokens, tiny
 
 from scale_invariant_attention import huggingface
-from scale_invariant_attention.huggingface import visibility
+from scale_invariant_attention.huggingface import _visibility
 
 LENGTH = 23
 
@@ -18,13 +18,13 @@ LENGTH = 23
 def computed(monkeypatch):
     """The windows for which a layout was computed."""
     windows = []
-    compute = visibility._computed_layout
+    compute = _visibility._computed_layout
 
     def counted(*arguments):
         windows.append(arguments[-1])
         return compute(*arguments)
 
-    monkeypatch.setattr(visibility, "_computed_layout", counted)
+    monkeypatch.setattr(_visibility, "_computed_layout", counted)
     return windows
 
 

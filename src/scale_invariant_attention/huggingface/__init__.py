@@ -20,16 +20,16 @@ from torch.nn.modules.module import register_module_module_registration_hook
 
 # Imported on first use.
 _HOMES = {
-    "Calibration": "calibration",
+    "Calibration": "_calibration",
     "PretrainingRecipe": "continued_pretraining",
-    "ScaleInvariantGPTConfig": "gpt_config",
-    "ScaleInvariantGPTForCausalLM": "gpt_model",
+    "ScaleInvariantGPTConfig": "_gpt_config",
+    "ScaleInvariantGPTForCausalLM": "_gpt_model",
     "continue_pretraining": "continued_pretraining",
-    "convert": "conversion",
-    "measure_scores": "calibration",
+    "convert": "_conversion",
+    "measure_scores": "_calibration",
     "open_from_transformers": "export",
     "save_for_transformers": "export",
-    "transformers_scores": "capture",
+    "transformers_scores": "_capture",
 }
 
 __all__ = [
@@ -70,11 +70,11 @@ def _register() -> None:
             "the Hugging Face integration needs transformers 5 or newer: "
             "pip install 'scale-invariant-attention[huggingface]'"
         ) from error
-    from .attention import attention_forward
-    from .gpt_config import MODEL_TYPE, ScaleInvariantGPTConfig
-    from .gpt_model import ScaleInvariantGPTForCausalLM
-    from .layer import set_scheme_when_built
-    from .masks import attention_mask
+    from ._attention import attention_forward
+    from ._gpt_config import MODEL_TYPE, ScaleInvariantGPTConfig
+    from ._gpt_model import ScaleInvariantGPTForCausalLM
+    from ._layer import set_scheme_when_built
+    from ._masks import attention_mask
     from .settings import IMPLEMENTATION
 
     AttentionInterface.register(IMPLEMENTATION, attention_forward)

@@ -12,9 +12,9 @@ from typing import Any
 from ..data.encoding import Encoding
 from ..files import clear_partial, write_folder
 from ..model import GPT, GPTConfig
-from .gpt_config import MODEL_TYPE
-from .gpt_model import ScaleInvariantGPTForCausalLM
-from .tokenizer import tokenizer_for
+from ._gpt_config import MODEL_TYPE
+from ._gpt_model import ScaleInvariantGPTForCausalLM
+from ._tokenizer import tokenizer_for
 
 CONFIG = "config.json"
 CARD = "README.md"

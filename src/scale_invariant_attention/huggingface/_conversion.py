@@ -10,8 +10,8 @@ from .. import schemes
 from ..arguments import did_you_mean, positive_number
 from ..schemes import NTK, YaRN
 from . import settings as held
-from .calibration import Calibration
-from .layer import is_attention, layer_for, set_scheme
+from ._calibration import Calibration
+from ._layer import is_attention, layer_for, set_scheme
 from .settings import IMPLEMENTATION, Parameters, Settings, rope_parameters
 
 ORIGINAL = ("rope_parameters", "max_position_embeddings")

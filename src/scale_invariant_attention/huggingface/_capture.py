@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from ..analysis import LayerScores
 from ..schemes import Scheme
-from .attention import OBSERVER
-from .layer import NAME, CalibratedLayer, is_attention
+from ._attention import OBSERVER
+from ._layer import NAME, CalibratedLayer, is_attention
+from ._visibility import TokenLayout
 from .settings import IMPLEMENTATION
-from .visibility import TokenLayout
 
 
 @torch.no_grad()

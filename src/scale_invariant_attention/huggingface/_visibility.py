@@ -12,7 +12,7 @@ from torch import Tensor
 from ..attention import Visibility
 from ..attention.numerics import holds_values
 from ..schemes import TokenPositions
-from .masks import COUNT, DOCUMENT, HIDDEN, INDEX, WINDOW, from_full_mask, require
+from ._masks import COUNT, DOCUMENT, HIDDEN, INDEX, WINDOW, from_full_mask, require
 
 # Beyond any position; twice as far still fits into 64 bits.
 FAR = 2**61

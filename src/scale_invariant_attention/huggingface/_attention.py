@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from ..schemes import ScaleInvariant, Scheme
-from .layer import NAME, CalibratedLayer
+from ._layer import NAME, CalibratedLayer
+from ._visibility import TokenLayout, token_layout
 from .settings import read
-from .visibility import TokenLayout, token_layout
 
 # For models that only switched their implementation: the transform with the paper's tau in all heads.
 DEFAULT_LAYER = CalibratedLayer(Scheme(distance=ScaleInvariant()), heads=1)

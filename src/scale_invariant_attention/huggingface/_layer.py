@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from ..attention import DistanceAffine
 from ..attention.numerics import compute_dtype
 from ..schemes import Scheme, SchemeLayer, TokenPositions
+from ._visibility import TokenLayout
 from .settings import IMPLEMENTATION, Settings, name_implementation, read
-from .visibility import TokenLayout
 
 # The attribute of an attention module that holds its scheme, and part of its parameters' names.
 NAME = "position_scheme"

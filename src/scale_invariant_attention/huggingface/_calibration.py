@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..analysis import LayerScores
 from ..analysis.score_statistics import FIRST_KEYS, ScoreGathering
-from .capture import capturing
+from ._capture import capturing
 
 
 @dataclass(frozen=True, eq=False)

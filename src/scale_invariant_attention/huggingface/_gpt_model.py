@@ -18,15 +18,15 @@ from ..model.block import Block
 from ..model.inputs import check_context_length, check_inputs
 from ..model.loss import IGNORED
 from ..schemes import SchemeLayer
-from .gpt_config import ScaleInvariantGPTConfig
-from .gpt_inputs import (
+from ._gpt_config import ScaleInvariantGPTConfig
+from ._gpt_inputs import (
     TokenArguments,
     TransformersCache,
     context_of_call,
     notes_of,
     token_arguments,
 )
-from .layer import reset_missing_parameters
+from ._layer import reset_missing_parameters
 
 
 class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
