@@ -9,7 +9,7 @@ import torch
 
 from scale_invariant_attention.data import SameTokens, get_encoding, standard_library
 from scale_invariant_attention.data.needles import NeedleTask
-from scale_invariant_attention.evaluation import loss_by_length, needles
+from scale_invariant_attention.evaluation import loss_by_length, retrieval
 from scale_invariant_attention.huggingface import ScaleInvariantGPTForCausalLM
 from scale_invariant_attention.huggingface._tokenizer import byte_tokenizer
 from scale_invariant_attention.huggingface.lm_eval_tasks import FOLDER
@@ -68,15 +68,15 @@ def test_losses_equal_those_of_sia_evaluate(gpt, evaluated):
 def test_answers_equal_those_of_sia_needle(gpt, evaluated):
     task = NeedleTask(standard_library("validation"), get_encoding("bytes"))
     rows = [task.example(1024, number) for number in range(3)]
-    answers = needles._answers(gpt, task, rows, "cpu")
+    answers = retrieval._answers(gpt, task, rows, "cpu")
     samples = sorted(evaluated["samples"]["sia_needle_1024"], key=lambda it: it["doc_id"])
     for (answer, ended), sample in zip(answers, samples, strict=True):
         written = sample["resps"][0][0]
         # Ours stops a few tokens after the length of the right answer.
         assert written == answer if ended else written.startswith(answer[:40])
-    results = needles.find_needles(gpt, task, 1024, 3)
+    results = retrieval.find_needles(gpt, task, 1024, 3)
     share = evaluated["results"]["sia_needle_1024"]["found,none"]
-    assert share == needles.accuracy(results).mean
+    assert share == retrieval.accuracy(results).mean
 
 
 def test_windows_are_the_bytes_of_the_corpus():
