@@ -219,7 +219,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, poison, monkeypatch):
     message = str(diverged.value)
     assert message.startswith(f"step 4: the loss is {poison} (guessing: 5.545)")
     assert "the norm of its gradient" in message
-    assert "that of the weights" in message
+    assert "the norm of the weights" in message
     assert f"The last good checkpoint is {tmp_path / 'checkpoints' / 'step-00000002'}" in message
     assert [found.step for found in find_checkpoints(tmp_path / "checkpoints")] == [2]
 
@@ -236,7 +236,9 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path):
         raise AssertionError(progress)
 
     config = tiny_config(head_rate=1e38, embedding_rate=1e38, checkpoint_every=1)
-    with pytest.raises(DivergedError, match=r"step 1: the weights are not finite.* No checkpoint"):
+    with pytest.raises(
+        DivergedError, match=r"step 1: the weights are not finite.*no earlier checkpoint"
+    ):
         train(config, tmp_path, watch=watch)
     assert find_checkpoints(tmp_path / "checkpoints") == []
 
