@@ -23,11 +23,11 @@ def omitted_if_none() -> Any:
     return field(default=None, metadata={_OMITTED: True})
 
 
-def from_json(kind: type[T], value: Any, name: str = "") -> T:
+def from_json(kind: type[T], value: Any, **types: Any) -> T:
     """An instance of a dataclass from what ``json.loads`` returned.
 
-    `name` is the field that holds `value`, for errors. Fields with a default may be missing; unknown
-    fields are an error.
+    Fields with a default may be missing; unknown fields are an error. `types` are those of fields that
+    the class leaves open.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def from_json(kind: type[T], value: Any, name: str = "") -> T:
     Traceback (most recent call last):
     ValueError: loss[1] must be a number, got '2'
     """
-    read: T = value_from_json(kind, value, name)
+    read: T = _dataclass(kind, value, "", types)
     return read
 
 
@@ -59,46 +59,42 @@ def to_json(value: Any) -> Any:
     return [to_json(part) for part in value] if isinstance(value, tuple | list) else value
 
 
-def value_from_json(kind: Any, value: Any, name: str) -> Any:
-    """The value of a field of type `kind`, which may be a tuple, a mapping, a scalar or a dataclass."""
+def _value(kind: Any, value: Any, name: str) -> Any:
     if kind is Any:
         return value
     if is_dataclass(kind):
         return _dataclass(kind, value, name)
     if get_origin(kind) is Annotated:
-        return math.nan if value is None else value_from_json(get_args(kind)[0], value, name)
+        return math.nan if value is None else _value(get_args(kind)[0], value, name)
     if get_origin(kind) in (Union, types.UnionType):
         [inner] = [it for it in get_args(kind) if it is not type(None)]
-        return None if value is None else value_from_json(inner, value, name)
+        return None if value is None else _value(inner, value, name)
     if get_origin(kind) is tuple:
         _check(isinstance(value, list), name, "a list", value)
         inner = get_args(kind)[0]
-        return tuple(
-            value_from_json(inner, part, f"{name}[{place}]") for place, part in enumerate(value)
-        )
+        return tuple(_value(inner, part, f"{name}[{place}]") for place, part in enumerate(value))
     if get_origin(kind) is Mapping:
         _check(isinstance(value, dict), name, "an object", value)
         to_key, inner = get_args(kind)
         return {
-            _key(to_key, key, name): value_from_json(inner, part, f"{name}.{key}")
+            _key(to_key, key, name): _value(inner, part, f"{name}.{key}")
             for key, part in value.items()
         }
     return _scalar(kind, value, name)
 
 
-def _dataclass(kind: Any, value: Any, name: str) -> Any:
+def _dataclass(kind: Any, value: Any, name: str, types: Mapping[str, Any] | None = None) -> Any:
     _check(isinstance(value, dict), name or "it", "an object", value)
     within = f"{name}." if name else ""
     known, hints = _fields(kind)
+    hints = {**hints, **(types or {})}
     for key in value:
         if key not in known:
             raise ValueError(f"{within}{key} is no field of it{did_you_mean(key, known)}")
     parts = {}
     for each in known.values():
         if each.name in value:
-            parts[each.name] = value_from_json(
-                hints[each.name], value[each.name], f"{within}{each.name}"
-            )
+            parts[each.name] = _value(hints[each.name], value[each.name], f"{within}{each.name}")
         elif each.default is MISSING and each.default_factory is MISSING:
             raise ValueError(f"{within}{each.name} is missing")
     try:

@@ -5,15 +5,14 @@ Tables and figures are made from records alone; the folder of the training may b
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Generic, Protocol, Self, TypeVar, get_type_hints, overload
+from typing import Any, Generic, Protocol, TypeVar, overload
 
-from ..arguments import did_you_mean
 from ..evaluation import LengthLoss, PositionLoss
 from ..files import replace_file
 from ..training import TrainingConfig
-from ._schema import from_json, to_json, value_from_json
+from ._schema import from_json, to_json
 from .experiments.evaluations import (
     AttentionEvaluation,
     Evaluation,
@@ -53,15 +52,6 @@ class RecordedConfig(Protocol):
     @property
     def scheme_options(self) -> Mapping[str, Any]:
         """Options of the scheme."""
-        ...
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields, as JSON can hold them."""
-        ...
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The configuration from its fields; those newer than the record have their defaults."""
         ...
 
 
@@ -167,25 +157,16 @@ class Record(Generic[ConfigT_co]):
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object of the file."""
-        parts = {name: to_json(getattr(self, name)) for name in _TYPES}
-        config = self.config.to_dict()
+        parts = {it.name: to_json(getattr(self, it.name)) for it in fields(self)}
+        del parts["name"], parts["layout"]
         if self.layout is None:
-            return {name: part for name, part in parts.items() if part is not None} | {
-                "config": config
-            }
-        known = self.layout.config or tuple(config)
-        parts["config"] = {name: config[name] for name in known}
+            return {name: part for name, part in parts.items() if part is not None}
+        known = self.layout.config or tuple(parts["config"])
+        parts["config"] = {name: parts["config"][name] for name in known}
         return {name: parts[name] for name in self.layout.record}
 
 
 TrainingRecord = Record[TrainingConfig]
-
-# The fields of a file and their types.
-_TYPES = {
-    name: kind
-    for name, kind in get_type_hints(Record, include_extras=True).items()
-    if name not in ("name", "layout")
-}
 
 
 @overload
@@ -244,20 +225,9 @@ def _record(name: str, values: dict[str, Any], kind: type[Any]) -> Record[Any]:
         raise ValueError(
             f"it must have one of {', '.join(EVALUATIONS)}, got {' and '.join(measured) or 'none'}"
         )
-    for field_name in values:
-        if field_name not in _TYPES:
-            raise ValueError(f"{field_name} is no field of it{did_you_mean(field_name, _TYPES)}")
-    types = {**_TYPES, "evaluation": EVALUATIONS[measured[0]], "config": Mapping[str, Any]}
-    for each in fields(Record):
-        if each.name in _TYPES and each.default is MISSING and each.name not in values:
-            raise ValueError(f"{each.name} is missing")
-    parts = {it: value_from_json(types[it], value, it) for it, value in values.items()}
-    try:
-        parts["config"] = kind.from_dict(parts["config"])
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"config: {error}") from error
-    layout = Layout(tuple(values), tuple(values["config"]))
-    return Record(name=name, layout=layout, **parts)
+    evaluation = EVALUATIONS[measured[0]]
+    record = from_json(Record, values | {"name": name}, config=kind, evaluation=evaluation)
+    return replace(record, layout=Layout(tuple(values), tuple(values["config"])))
 
 
 def _json_object(path: Path) -> dict[str, Any]:

@@ -34,7 +34,6 @@ from ...provenance import provenance
 from ...schemes.distance import ScaleInvariant
 from ...schemes.rotary import YaRN
 from ...training.loop import Progress
-from .._schema import from_json
 from ..measurements import Provenance
 from ..records import Layout, Record, TrainingCurve, rounded_curve
 from ._scales import SCALES, changed
@@ -118,15 +117,6 @@ class ConversionConfig:
         calibrated = ", calibrated" if self.calibrated else ""
         return f"{self.scheme}{calibrated}" + (", not fine-tuned" if self.continued is None else "")
 
-    def to_dict(self) -> dict[str, Any]:
-        """The fields, as JSON can hold them."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "ConversionConfig":
-        """The configuration from its fields; unknown ones are an error."""
-        return from_json(cls, dict(values))
-
 
 @dataclass(frozen=True)
 class ConversionTrial(Trial):
@@ -161,7 +151,7 @@ class ConversionTrial(Trial):
     @property
     def printed_config(self) -> dict[str, Any]:
         """See :class:`Trial`."""
-        fields = self.config.to_dict()
+        fields = asdict(self.config)
         options = fields.pop("scheme_options")
         return fields | {"evaluation": asdict(self.evaluation), "options": options}
 

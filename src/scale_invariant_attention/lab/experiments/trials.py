@@ -52,7 +52,7 @@ class Trial(ABC):
     @property
     def printed_config(self) -> Mapping[str, Any]:
         """Configuration, as `--print-config` shows it."""
-        fields: Mapping[str, Any] = self.config.to_dict()
+        fields: Mapping[str, Any] = to_json(self.config)
         return fields
 
     @abstractmethod
@@ -86,7 +86,7 @@ def find_record(trial: Trial, results: Path) -> Record[Any] | None:
         return None
     record = read_record(path, type(trial.config))
     recorded, wanted = (
-        {"config": to_json(it.config.to_dict()), "evaluation": to_json(it.evaluation)}
+        {"config": to_json(it.config), "evaluation": to_json(it.evaluation)}
         for it in (record, trial)
     )
     different = list(differences(recorded, wanted))
