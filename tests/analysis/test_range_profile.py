@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from scale_invariant_attention import DistanceAffine, distance_affine_attention
 from scale_invariant_attention.analysis import LayerScores, gpt_scores, last_rows, range_profile
-from scale_invariant_attention.analysis import scores as tiling
+from scale_invariant_attention.analysis import _scores as tiling
 from scale_invariant_attention.attention import Visibility
 from scale_invariant_attention.theory import range_entropy_from_logits
 

@@ -10,7 +10,7 @@ from scale_invariant_attention.analysis import (
     score_statistics,
     spread_rows,
 )
-from scale_invariant_attention.analysis import scores as tiling
+from scale_invariant_attention.analysis import _scores as tiling
 from scale_invariant_attention.analysis.score_statistics import BINS, REACH, Moments, ScoreGathering
 
 

@@ -18,7 +18,7 @@ from tiny_models import (
 )
 
 from scale_invariant_attention.model import GPT
-from scale_invariant_attention.model.cache import _GrowingTensor
+from scale_invariant_attention.model._cache import _GrowingTensor
 
 LENGTH = 2 * TRAINED - 3
 # A prompt and single tokens; chunks of several; single tokens from the start; all at once.

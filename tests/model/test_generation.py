@@ -7,7 +7,7 @@ import torch
 from tiny_models import BY_CONTEXT, CASES, TRAINED, VOCABULARY, random_tokens, tiny_model
 
 from scale_invariant_attention.model import left_padded
-from scale_invariant_attention.model.generation import Sampler
+from scale_invariant_attention.model._generation import Sampler
 
 NEW = TRAINED
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from scale_invariant_attention.model.generation import Sampler, keep_top_k, keep_top_p
+from scale_invariant_attention.model._generation import Sampler, keep_top_k, keep_top_p
 
 # Distinct probabilities that are sums of powers of two: their sums are exact.
 PROBABILITIES = torch.tensor([0.0625, 0.5, 0.03125, 0.25, 0.125, 0.03125])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from scale_invariant_attention.schemes import NTK, LogN, TokenPositions, YaRN, YaRNTemperature
-from scale_invariant_attention.schemes.positions import known_train_length, stretch_beyond
+from scale_invariant_attention.schemes._positions import known_train_length, stretch_beyond
 
 PER_TOKEN = torch.arange(4)
 PER_ROW_AND_TOKEN = torch.arange(4).expand(3, 4)

@@ -8,11 +8,11 @@
 (torch.Size([1, 4, 8, 3]), torch.Size([1, 4, 8]))
 """
 
+from ._scores import LayerScores, ScoreSource, gpt_scores, last_rows, spread_rows
 from .by_length import LayerAttention, LengthAttention, attention_by_length
 from .diagnosis import Diagnosis, LayerDiagnosis, diagnose
 from .ranges import RangeProfile, mass_slope, range_edges, range_log_mass, range_profile
 from .score_statistics import ScoreStatistics, score_statistics
-from .scores import LayerScores, ScoreSource, gpt_scores, last_rows, spread_rows
 from .synthetic import GaussianAttention, gaussian_attention
 
 __all__ = [

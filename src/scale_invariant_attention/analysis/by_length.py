@@ -17,9 +17,9 @@ from torch import Tensor
 
 from ..arguments import integer
 from ..theory import Estimate
+from ._scores import LayerScores, ScoreSource, last_rows, spread_rows
 from .ranges import DECADE, checked_edges, range_edges, range_profile
 from .score_statistics import ScoreGathering, ScoreStatistics
-from .scores import LayerScores, ScoreSource, last_rows, spread_rows
 
 QUERIES = 16
 RECENT = 100

@@ -18,7 +18,7 @@ from ..attention import DistanceAffine
 from ..attention.api import attend
 from ..attention.numerics import compute_dtype
 from ..theory.running_softmax import RunningSoftmax
-from .scores import LayerScores, Tile
+from ._scores import LayerScores, Tile
 
 DECADE = 10.0
 # Nearer distances are excluded: there the transform hardly changes attention.

@@ -6,7 +6,7 @@ from statistics import NormalDist
 import torch
 from torch import Tensor
 
-from .scores import LayerScores, Tile
+from ._scores import LayerScores, Tile
 
 # The first token is often an attention sink, with scores unlike any others.
 FIRST_KEYS = 1

@@ -8,9 +8,9 @@ torch.Size([1, 5])
 
 import torch  # noqa: F401  the examples use it
 
-from .cache import KeyValueCache
+from ._cache import KeyValueCache
+from ._generation import left_padded
 from .config import PRESETS, GPTConfig
-from .generation import left_padded
 from .gpt import GPT
 from .loss import projected_cross_entropy
 from .parameters import ParameterSplit, parameter_split

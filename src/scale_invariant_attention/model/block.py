@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..attention import DistanceAffine
 from ..schemes import Scheme, SchemeLayer
 from ..schemes.rotary import Rotation
-from .cache import LayerCache
+from ._cache import LayerCache
 from .config import GPTConfig
 from .inputs import SequenceLayout
 

@@ -19,10 +19,10 @@ from ..attention.backends import BACKENDS
 from ..attention.numerics import compute_dtype
 from ..schemes import Scheme, SchemeLayer, rotation
 from . import storage
+from ._cache import KeyValueCache, LayerCache
+from ._generation import Sampler, generate_tokens
 from .block import Attention, Block, ForwardPass, rms
-from .cache import KeyValueCache, LayerCache
 from .config import GPTConfig
-from .generation import Sampler, generate_tokens
 from .inputs import (
     SequenceLayout,
     cached_layout,

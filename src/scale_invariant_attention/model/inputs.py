@@ -12,7 +12,7 @@ from ..arguments import integer
 from ..attention import Visibility
 from ..attention.numerics import holds_values
 from ..schemes import TokenPositions
-from .cache import KeyValueCache
+from ._cache import KeyValueCache
 
 # Angles are computed in float64, which represents integers up to this.
 FARTHEST = 2**53

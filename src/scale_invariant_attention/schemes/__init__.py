@@ -7,6 +7,7 @@ Scheme(rotary=RoPE(base=10000.0), query_scale=LogN(train_length=4096, counts='qu
 """
 
 from ..theory.schedules import alibi_slopes
+from ._positions import TokenPositions
 from .distance import ALiBi, Distance, ScaleInvariant, Unchanged
 from .layer import SchemeLayer
 from .named import (
@@ -20,7 +21,6 @@ from .named import (
     trained_as,
     unregister,
 )
-from .positions import TokenPositions
 from .query_scale import LogN, QueryScale, YaRNTemperature
 from .rotary import NTK, ProportionalRoPE, RoPE, Rotary, TruncatedRoPE, YaRN, rotation
 from .scheme import Scheme

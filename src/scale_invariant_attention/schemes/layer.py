@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from ..attention import DistanceAffine, Visibility
 from ..attention.api import attend
 from ..attention.numerics import compute_dtype
+from ._positions import TokenPositions
 from .distance import ScaleInvariantTables
-from .positions import TokenPositions
 from .scheme import Scheme
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..theory.schedules import log_n_gain
-from .positions import TokenPositions, check_train_length, known_train_length
+from ._positions import TokenPositions, check_train_length, known_train_length
 
 COUNTS = ("query", "context")
 

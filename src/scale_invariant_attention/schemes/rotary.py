@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import positive_number
-from .positions import TokenPositions, check_train_length, stretch_beyond
+from ._positions import TokenPositions, check_train_length, stretch_beyond
 
 
 class Rotary(Protocol):
