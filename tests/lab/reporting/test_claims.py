@@ -5,7 +5,7 @@ from small_records import table
 
 from scale_invariant_attention.lab.records import TrainingRecord
 from scale_invariant_attention.lab.reporting import paper
-from scale_invariant_attention.lab.reporting.claims import CLAIMS, RIVALS, judged
+from scale_invariant_attention.lab.reporting._claims import CLAIMS, RIVALS, judged
 from scale_invariant_attention.lab.seeds import scheme_of, seed_rows
 
 # The paper states the results of its ablations in words, to which these numbers correspond.

@@ -7,7 +7,7 @@ from small_records import LENGTHS, table
 from small_records import record as trained
 
 from scale_invariant_attention.lab.experiments import table4
-from scale_invariant_attention.lab.reporting.conversion_section import conversion_section
+from scale_invariant_attention.lab.reporting._conversion_section import conversion_section
 from scale_invariant_attention.lab.reporting.reproduction import page_and_figures
 
 OURS = "scale-invariant-p-rope"

@@ -11,7 +11,7 @@ from small_records import table
 from scale_invariant_attention import schemes
 from scale_invariant_attention.lab.records import write_record
 from scale_invariant_attention.lab.reporting.web_page import render_page
-from scale_invariant_attention.lab.reporting.web_page.inputs import read_entries
+from scale_invariant_attention.lab.reporting.web_page._inputs import read_entries
 from scale_invariant_attention.theory import expected_range_mass, expected_range_negentropy
 
 pytestmark = pytest.mark.skipif(

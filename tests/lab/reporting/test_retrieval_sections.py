@@ -2,7 +2,7 @@
 
 from small_records import needle_record, recall_record
 
-from scale_invariant_attention.lab.reporting.retrieval_sections import (
+from scale_invariant_attention.lab.reporting._retrieval_sections import (
     needle_section,
     recall_section,
 )

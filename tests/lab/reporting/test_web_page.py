@@ -17,15 +17,15 @@ from scale_invariant_attention.evaluation import LengthLoss
 from scale_invariant_attention.lab.records import write_record
 from scale_invariant_attention.lab.reporting.drawing import style
 from scale_invariant_attention.lab.reporting.web_page import render_page
-from scale_invariant_attention.lab.reporting.web_page.entries import (
+from scale_invariant_attention.lab.reporting.web_page._entries import (
     Entry,
     MeasuredOn,
     Measurement,
     StepLoss,
     variants_of,
 )
-from scale_invariant_attention.lab.reporting.web_page.inputs import read_entries
-from scale_invariant_attention.lab.reporting.web_page.parts import (
+from scale_invariant_attention.lab.reporting.web_page._inputs import read_entries
+from scale_invariant_attention.lab.reporting.web_page._parts import (
     DASHES,
     FURTHER,
     scheme_look,

@@ -11,13 +11,13 @@ from ..records import Record, TrainingRecord
 from ..seeds import SeedRow, lowest, option_value, scheme_of, seed_rows, with_common_seeds
 from ..tables import length_table, markdown, markdown_table
 from . import paper
-from .claims import CLAIMS_HEAD, judged, verdict_table
-from .conversion_section import conversion_section
+from ._claims import CLAIMS_HEAD, judged, verdict_table
+from ._conversion_section import conversion_section
+from ._retrieval_sections import needle_section, recall_section
 from .drawing import as_png, title_of
 from .evaluation_figures import draw_loss_by_position, sweep_figure
 from .paper import OURS
 from .prose import filled, first_date, made_with, records_and_trainings
-from .retrieval_sections import needle_section, recall_section
 
 if TYPE_CHECKING:
     from ..experiments.table4 import ConversionConfig

@@ -15,11 +15,11 @@ from markupsafe import Markup
 from .... import schemes
 from ....files import check_writable, replace_file
 from ..drawing import title_of
-from .entries import Entry, flat, shown
-from .inputs import read_entries
-from .loss_sections import loss_section, position_section, training_section
-from .parts import Chart, Section, further_look, scheme_look
-from .share_sections import attention_section, needle_section, recall_section
+from ._entries import Entry, flat, shown
+from ._inputs import read_entries
+from ._loss_sections import loss_section, position_section, training_section
+from ._parts import Chart, Section, further_look, scheme_look
+from ._share_sections import attention_section, needle_section, recall_section
 
 NAME = "index.html"
 TITLE, EXPLORER_TITLE = "Position schemes side by side", "Attention explorer"

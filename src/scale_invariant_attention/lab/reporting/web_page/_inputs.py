@@ -19,7 +19,7 @@ from ...measurements import (
     NeedleShare,
 )
 from ...records import TrainingRecord, read_record, read_results
-from .entries import Entry, MeasuredOn, Measurement, StepLoss
+from ._entries import Entry, MeasuredOn, Measurement, StepLoss
 
 # The files that `sia evaluate`, `sia needle` and `sia diagnose` write into the folder of a run.
 EVALUATION = Path("evaluation", "evaluation.json")

@@ -6,8 +6,8 @@ from typing import Any
 
 from ...seeds import SeedRow, Spread, over_seeds
 from ...tables import Best, Table, length_table
-from .entries import Entry, MeasuredOn, Measurement, Sweep, Variant, sweeps_of, variants_of
-from .parts import Line
+from ._entries import Entry, MeasuredOn, Measurement, Sweep, Variant, sweeps_of, variants_of
+from ._parts import Line
 
 # The measurement of an entry that is compared, and the number that is compared of its rows.
 Kind = Callable[[Entry], Measurement[Any] | None]

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from ....data.needles import NeedleFormat
 from ...measurements import LengthAttention, NeedleShare, RecallShare
 from ...seeds import Spread
-from .comparisons import Comparison, comparisons
-from .entries import Entry, Variant, shown
-from .loss_sections import finite, trained_mark
-from .parts import Axis, Block, Chart, HeatMap, Line, Panel, Section
+from ._comparisons import Comparison, comparisons
+from ._entries import Entry, Variant, shown
+from ._loss_sections import finite, trained_mark
+from ._parts import Axis, Block, Chart, HeatMap, Line, Panel, Section
 
 # With room for the markers of lines at 0 and 1.
 FOUND = Axis("share found", low=-0.04, high=1.04)

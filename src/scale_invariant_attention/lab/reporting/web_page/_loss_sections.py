@@ -7,9 +7,9 @@ from ....evaluation import LengthLoss, PositionLoss
 from ...seeds import with_common_seeds
 from ..drawing import title_of
 from ..evaluation_figures import COMPARED_FROM, middle
-from .comparisons import Comparison, comparisons, spread_line
-from .entries import Entry, StepLoss, Sweep, Variant
-from .parts import Axis, Block, Chart, Line, Panel, Section, further_look
+from ._comparisons import Comparison, comparisons, spread_line
+from ._entries import Entry, StepLoss, Sweep, Variant
+from ._parts import Axis, Block, Chart, Line, Panel, Section, further_look
 
 LOSS = Axis("loss in nats per token")
 

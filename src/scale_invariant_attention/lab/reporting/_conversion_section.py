@@ -7,7 +7,7 @@ from ..records import Record
 from ..seeds import SeedRow, lowest, over_seeds, scheme_of, seed_rows
 from ..tables import length_table, markdown, markdown_table
 from . import paper
-from .claims import CLAIMS_HEAD, CONVERSION_CLAIMS, judged, verdict_table
+from ._claims import CLAIMS_HEAD, CONVERSION_CLAIMS, judged, verdict_table
 from .drawing import title_of
 from .paper import OURS
 from .prose import filled, first_date, listed, made_with, records_and_trainings

@@ -9,7 +9,7 @@ from ..records import TrainingRecord
 from ..seeds import SeedRow, over_seeds, scheme_of, seed_rows
 from ..tables import Table, length_table, markdown
 from . import paper
-from .claims import CLAIMS_HEAD, NEEDLE_CLAIMS, judged, verdict_table
+from ._claims import CLAIMS_HEAD, NEEDLE_CLAIMS, judged, verdict_table
 from .drawing import title_of
 from .prose import filled
 
