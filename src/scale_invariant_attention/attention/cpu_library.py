@@ -14,8 +14,8 @@ INSTALLED = Path(__file__).with_name("_kernels.so")
 MISSING = Path(__file__).with_name("_kernels_missing.txt")
 # The variable that names another library, such as one built with sanitizers.
 OVERRIDE = "SIA_KERNELS"
-# Measurements of the machine: the best of these runs, each of so many multiply-adds (some 0.05 s)
-# or reading so many floats (256 MiB, more than caches hold).
+# Measurements of the machine: the best of these runs, each of this many multiply-adds (about 0.05 s)
+# or reading this many floats (256 MiB, more than fits into caches).
 RUNS = 5
 ROUNDS = 4_000_000
 FLOATS = 2**26

@@ -114,7 +114,7 @@ class Visibility:
 
     @property
     def rows(self) -> int:
-        """How many batch rows differ: 1 when all share the same positions, mask and documents."""
+        """Number of distinct batch rows: 1 if all share positions, mask and documents."""
         tensors = (getattr(self, name) for name in TENSORS)
         return max((tensor.shape[0] for tensor in tensors if tensor is not None), default=1)
 

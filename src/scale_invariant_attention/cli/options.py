@@ -87,7 +87,7 @@ def whole_numbers(option: str, text: str) -> tuple[int, ...]:
 
 
 def or_bad_parameter(build: Callable[[], T]) -> T:
-    """What `build` returns; its complaint about a value becomes a usage error."""
+    """Call `build`, turning its errors about values into usage errors."""
     try:
         return build()
     except (ValueError, TypeError) as error:

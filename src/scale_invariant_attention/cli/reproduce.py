@@ -122,7 +122,7 @@ def _reproduce(experiment: Experiment, words: Sequence[str], given: Mapping[str,
 def _trials(
     experiment: Experiment, words: Sequence[str], given: Mapping[str, Any]
 ) -> "list[Trial]":
-    """The trials that a command asks for."""
+    """The trials of a command."""
     from ..training.config import parse_fields
 
     text, compared = given[experiment.compares], tuple[Any, ...]()

@@ -29,7 +29,7 @@ from .tokens import SPLITS, Split, TokenArray, assign_split, check_share
 
 SHARD_TOKENS = 100_000_000
 
-# Documents are encoded in batches of at most so many documents, and about so many bytes.
+# Maximum number of documents, and approximate number of bytes, per batch to encode.
 _BATCH_DOCUMENTS, _BATCH_BYTES = 256, 2**22
 
 

@@ -237,7 +237,7 @@ def _text(task: NeedleTask, tokens: list[int]) -> tuple[str, bool]:
 def recall_accuracy(
     model: GPT, task: RecallTask, length: int, examples: int, *, device: torch.device | str = "cpu"
 ) -> Share:
-    """How often the likeliest token after a queried key is its value, in examples 0 to `examples - 1`.
+    """Count queried keys whose most likely next token is their value, in examples 0 to `examples - 1`.
 
     Earlier queries of a sequence are followed by their right values, whatever the model predicted.
 

@@ -116,7 +116,7 @@ def clear_partial(folder: Path, name: str) -> None:
 
 
 def growing_path(path: Path) -> Path:
-    """Where a file or folder grows, perhaps over several runs, until :func:`finish_growing`."""
+    """Path at which a file or folder grows, perhaps over several runs, until :func:`finish_growing`."""
     return path.with_name(f"{path.name}.partial")
 
 

@@ -110,7 +110,7 @@ class ManifestFormat:
 def damage_of(
     path: Path, record: FileRecord, recorded_in: str, *, quick: bool = False
 ) -> str | None:
-    """What is wrong with a file, in words that name it and its record; None if it is as recorded.
+    """Description of the damage to a file, naming it and its record; None if it is as recorded.
 
     `quick` checks only that it is there and its size. A file that cannot be read now is an OSError:
     nothing is known of it.

@@ -1,4 +1,4 @@
-"""How ranks hold the model they train: one process alone, a copy per rank, or a part per rank.
+"""Distribution of the model over ranks: one process, a copy per rank, or a part per rank.
 
 Parts are made by torch's FSDP2, which shards every weight along its first dimension, as a DTensor; the
 last ranks may hold less, or nothing. A block's weights are gathered for its forward and its backward

@@ -34,7 +34,7 @@ def test_the_papers_own_numbers_satisfy_every_claim():
             assert judgement.paper < 0
     assert [it.claim.text for it in judgements if it.paper is None] == [
         "With RoPE ours is worse at 16 times it",
-        "With NoPE ours is worse at the trained length",
+        "With NoPE ours is worse at the training length",
     ]
 
 

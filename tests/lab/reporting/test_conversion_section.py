@@ -64,18 +64,18 @@ def test_differences_in_scale_are_listed():
         "| model | a Llama of 0.87 million parameters, with RoPE for 1,228,800 tokens first "
         "| Llama-2-7B, as published |"
     ) in page
-    assert "| trained on for | 122,880 tokens | about 50 million tokens |" in page
+    assert "| fine-tuned for | 122,880 tokens | about 50 million tokens |" in page
     assert "| AdamW | 0.001, after 0.003 at first | 2e-05 |" in page
 
 
 def test_ours_is_shown_calibrated_and_without_fine_tuning():
     page = section()
-    assert lines(page, "| trained on |") == ["| trained on | 1.500 | 1.500 | 1.500 |"]
-    assert lines(page, "| calibrated, trained on |")[0].startswith(
-        "| calibrated, trained on | 1.600"
+    assert lines(page, "| fine-tuned |") == ["| fine-tuned | 1.500 | 1.500 | 1.500 |"]
+    assert lines(page, "| calibrated, fine-tuned |")[0].startswith(
+        "| calibrated, fine-tuned | 1.600"
     )
-    assert lines(page, "| converted alone |") == ["| converted alone | 2.500 | 2.500 | 2.500 |"]
-    assert lines(page, "| calibrated, converted alone |")
+    assert lines(page, "| only converted |") == ["| only converted | 2.500 | 2.500 | 2.500 |"]
+    assert lines(page, "| calibrated, only converted |")
     said = " ".join(page.split())
     assert (
         "by +0.100 at 256, +0.100 at 1,024 and +0.100 at 4,096 when the model is fine-tuned" in said
@@ -90,7 +90,7 @@ def test_one_seed_decides_nothing_and_three_do():
     assert "not decided: one seed" in one and "one seed;" in one
     assert "mean and standard error over 3 seeds" in three
     # Two calibrated, two not: the seeds of each row are those of one way alone.
-    assert "| trained on | 1.510 ± 0.006 |" in three
+    assert "| fine-tuned | 1.510 ± 0.006 |" in three
     [paid] = lines(three, "| Ours pays for the conversion")
     assert paid.endswith("| -0.195 | -0.100 ± 0.000 | yes |")
 

@@ -132,7 +132,7 @@ def all_comparisons(
 
 
 def measure_comparison(comparison: Comparison, seconds: float) -> list[Ratio]:
-    """The results of a comparison that runs for so many seconds and at least three rounds."""
+    """Results of a comparison that runs for at least `seconds` and three rounds."""
     times = interleaved(comparison.runs(), seconds)
     rounds = [dict(zip(times, turn, strict=True)) for turn in zip(*times.values(), strict=True)]
     medians_ms = "; ".join(

@@ -204,7 +204,7 @@ def _in_words(length: int) -> str:
 
 
 def _caption(origin: dict[str, str], decode: bool) -> str:
-    """What is shown, and the machine, versions and commit that measured it."""
+    """Title, and the machine, versions and commit of the measurements."""
     what = "One query against a cache" if decode else "Causal attention"
     how = f"{what}, batch 1, float32. Medians over rounds; the bands are quartiles."
     whence = (

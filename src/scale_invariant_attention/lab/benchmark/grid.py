@@ -21,7 +21,7 @@ _ESTIMATED_AT = 8
 
 @dataclass(frozen=True)
 class Extent:
-    """What to measure by default."""
+    """Default measurements."""
 
     shapes: Sequence[str]
     lengths: Sequence[str]

@@ -47,7 +47,7 @@ def model_problems(quick: bool) -> Iterator[ModelProblem]:
 
 
 def measure_model(problem: ModelProblem, seconds: float) -> ModelTiming:
-    """Time both models, taking turns for so many seconds and at least three rounds."""
+    """Time both models in turns, for at least `seconds` and three rounds."""
     side = _training_step if problem.pass_name == TRAIN else _decoding_step
     in_attention: list[float] = []
     ours, baseline = _model(problem, OURS), _model(problem, BASELINE)

@@ -2,7 +2,7 @@
 
     python -m scale_invariant_attention.lab.benchmark.peak_memory tiled 6x128 16384 forward+backward
 
-Measured in a fresh process, in which nothing has left memory behind:
+Measured in a fresh process, without leftovers of earlier work:
 
 1. It makes the inputs and the gradient of the output, and calls the op once on a few tokens, which
    loads libraries, threads and compiled kernels.

@@ -149,7 +149,7 @@ FORMS = (
 
 
 def fault(rival: Rival) -> str | None:
-    """What a rival computes wrongly, None if all is right.
+    """Description of a rival's wrong results; None if all are right.
 
     Its error may be at most twice that of the reference in float32, plus rounding. A rival that does not
     transform is compared with gain 1 and bias 0. A rival may decline all forms but the plain ones.

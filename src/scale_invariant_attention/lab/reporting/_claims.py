@@ -33,25 +33,25 @@ class Claim:
 
 
 CLAIMS = (
-    Claim("RoPE breaks beyond the trained length", ("rope", 0), ("rope", 2)),
+    Claim("RoPE breaks beyond the training length", ("rope", 0), ("rope", 2)),
     Claim("p-RoPE breaks too", ("p-rope", 0), ("p-rope", 2)),
-    Claim("NoPE is worse at the trained length than RoPE", ("rope", 0), ("nope", 0)),
+    Claim("NoPE is worse at the training length than RoPE", ("rope", 0), ("nope", 0)),
     Claim("NTK helps RoPE at 4 times the length", ("rope-ntk", 1), ("rope", 1)),
     Claim("LogN helps p-RoPE at 16 times the length", ("logn-p-rope", 2), ("p-rope", 2)),
     Claim("LogN+p-RoPE still gets worse with length", ("logn-p-rope", 0), ("logn-p-rope", 2)),
     Claim("ALiBi does not get worse with length", ("alibi", 2), ("alibi", 0)),
-    Claim("ALiBi pays at the trained length", ("rope", 0), ("alibi", 0)),
-    Claim("Ours is lowest at the trained length", (OURS, 0), (BEST_RIVAL, 0)),
+    Claim("ALiBi pays at the training length", ("rope", 0), ("alibi", 0)),
+    Claim("Ours is lowest at the training length", (OURS, 0), (BEST_RIVAL, 0)),
     Claim("Ours is lowest at 4 times it", (OURS, 1), (BEST_RIVAL, 1)),
     Claim("Ours is lowest at 16 times it", (OURS, 2), (BEST_RIVAL, 2)),
     Claim("Ours gains from 4 times the length", (OURS, 1), (OURS, 0)),
     Claim("With RoPE ours is worse at 16 times it", (OURS, 2), ("scale-invariant-rope", 2)),
-    Claim("With NoPE ours is worse at the trained length", (OURS, 0), ("scale-invariant-nope", 0)),
+    Claim("With NoPE ours is worse at the training length", (OURS, 0), ("scale-invariant-nope", 0)),
 )
 
 NEEDLE_CLAIMS = (
     Claim("RoPE finds fewer at 4 times the length", ("rope", 1), ("rope", 0)),
-    Claim("YaRN does not mend that", ("yarn", 1), ("yarn", 0)),
+    Claim("YaRN does not fix that", ("yarn", 1), ("yarn", 0)),
     Claim("ALiBi finds fewer at 4 times the length", ("alibi", 1), ("alibi", 0)),
     Claim("p-RoPE finds fewer at 16 times it", ("p-rope", 2), ("p-rope", 0)),
     Claim("LogN helps p-RoPE at 16 times it", ("p-rope", 2), ("logn-p-rope", 2)),
@@ -63,12 +63,12 @@ NEEDLE_CLAIMS = (
 
 
 CONVERSION_CLAIMS = (
-    Claim("RoPE breaks beyond the trained length", ("rope", 0), ("rope", 2)),
+    Claim("RoPE breaks beyond the training length", ("rope", 0), ("rope", 2)),
     Claim("NTK helps RoPE at 4 times the length", ("rope-ntk", 1), ("rope", 1)),
     Claim("LogN helps p-RoPE at 16 times the length", ("logn-p-rope", 2), ("p-rope", 2)),
-    Claim("NoPE is worse at the trained length than ALiBi", ("alibi", 0), ("nope", 0)),
+    Claim("NoPE is worse at the training length than ALiBi", ("alibi", 0), ("nope", 0)),
     Claim("ALiBi does not get worse with length", ("alibi", 2), ("alibi", 0)),
-    Claim("Ours pays for the conversion at the trained length", ("rope", 0), (OURS, 0)),
+    Claim("Ours pays for the conversion at the training length", ("rope", 0), (OURS, 0)),
     Claim("Ours pays less than ALiBi", (OURS, 0), ("alibi", 0)),
     Claim("Ours is lowest at 4 times the length", (OURS, 1), (BEST_RIVAL, 1)),
     Claim("Ours is lowest at 16 times it", (OURS, 2), (BEST_RIVAL, 2)),

@@ -21,8 +21,8 @@ _TABLE4 = """## Table 4: a trained model converted
 sia reproduce table4 --scale mini
 ```
 
-A Llama from transformers, trained with RoPE, converted to every scheme and fine-tuned ("trained on" in
-the tables) on the same tokens; rows with * are not fine-tuned. Loss in nats per token, on the same
+A Llama from transformers, trained with RoPE, converted to every scheme and fine-tuned on the same
+tokens; rows with * are not fine-tuned. Loss in nats per token, on the same
 tokens at every length, {seeds}; the lowest in each column is bold. The paper's Table 4 is on the
 right."""
 
@@ -34,8 +34,8 @@ Llama has no QK-norm, so its scores do not have the unit variance that the trans
 models divide the scores of every head by their spread, measured with p-RoPE on a batch of the training
 text. The paper has neither calibration nor converted models without fine-tuning."""
 
-TRAINED, CALIBRATED = "trained on", "calibrated, trained on"
-WAYS = (TRAINED, CALIBRATED, "converted alone", "calibrated, converted alone")
+TRAINED, CALIBRATED = "fine-tuned", "calibrated, fine-tuned"
+WAYS = (TRAINED, CALIBRATED, "only converted", "calibrated, only converted")
 
 
 def conversion_section(records: "Sequence[Record[ConversionConfig]]") -> Iterator[str]:
@@ -74,7 +74,7 @@ def _main_table(rows: Mapping[str, SeedRow]) -> str:
 
 
 def _findings(rows: Mapping[str, SeedRow], ours: "Record[ConversionConfig]") -> str:
-    """Where the lowest losses are, here and in the paper."""
+    """Sentence naming the schemes with the lowest loss per length, here and in the paper."""
     here = [
         f"{' and '.join(map(title_of, lowest(rows, length)))} at {length:,}"
         for length in rows[OURS].spreads
@@ -103,8 +103,8 @@ def _settings(ours: "Record[ConversionConfig]") -> Iterator[tuple[str, str, str]
         "model": f"a Llama of {_parameters(config.model) / 1e6:.2f} million parameters, with RoPE "
         f"for {first.tokens:,} tokens first",
         "text": "the source of Python's standard library, bytes",
-        "trained on for": f"{continued.tokens:,} tokens",
-        "trained length": f"{continued.length:,}",
+        "fine-tuned for": f"{continued.tokens:,} tokens",
+        "training length": f"{continued.length:,}",
         "AdamW": f"{continued.learning_rate:g}, after {first.learning_rate:g} at first",
     }
     for name, value in paper.SETTING4.items():

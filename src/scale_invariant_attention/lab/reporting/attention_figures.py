@@ -35,7 +35,7 @@ PANELS = (
 SCHEDULES = {"plain": "p-rope", "logn": "logn-p-rope", "scale-invariant": "scale-invariant-p-rope"}
 SCHEDULE_TITLES = {"plain": "plain", "logn": "LogN, s = 0.4", "scale-invariant": "scale-invariant"}
 
-# Quantile plots reach at least so many standard deviations to both sides.
+# Quantile plots cover at least this many standard deviations in both directions.
 REACH = 5.0
 SHADES = ("#000000", "#0072b2", "#d55e00", "#009e73")
 DASHES = ("-", "--", "-.", ":")
@@ -169,7 +169,7 @@ def _draw_quantiles(axes: Any, scores: ScoreMoments) -> None:
             linewidth=1.2,
             marker=MARKERS[head % len(MARKERS)],
             markersize=4,
-            # Staggered, so that heads that run together can be told apart.
+            # Staggered, so that overlapping heads remain distinguishable.
             markevery=(2 * head % MARKER_SPACING, MARKER_SPACING),
             label=f"head {head}",
         )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # The first tokens of a document are hard for every scheme, and would take up the whole height.
 COMPARED_FROM = 16
 
-# The losses of single steps are drawn as running means over so many.
+# Losses of single steps are drawn as running means over this many steps.
 SMOOTHED_STEPS = 25
 MARKED_STEPS = 100
 # Before this step all schemes fall alike, from a height that would hide their differences.

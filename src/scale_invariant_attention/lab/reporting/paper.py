@@ -71,7 +71,7 @@ SETTING: Mapping[str, str] = MappingProxyType(
         "heads": "6 of 128",
         "text": "FineWeb, GPT-2 tokens",
         "training": "4,578 steps of 524,288 tokens",
-        "trained length": "4,096",
+        "training length": "4,096",
         "evaluated on": "10,485,760 tokens",
         "seeds": "3",
         "base of p-RoPE": "1024",
@@ -87,8 +87,8 @@ SETTING4: Mapping[str, str] = MappingProxyType(
     {
         "model": "Llama-2-7B, as published",
         "text": "FineWeb",
-        "trained on for": "about 50 million tokens",
-        "trained length": "4,096",
+        "fine-tuned for": "about 50 million tokens",
+        "training length": "4,096",
         "AdamW": "2e-05",
     }
 )

@@ -24,7 +24,7 @@ def listed(words: Sequence[str]) -> str:
 
 
 def records_and_trainings(records: Sequence[Record[Any]]) -> str:
-    """How many records there are, of how many trainings."""
+    """Number of records and of trainings."""
     return f"{len(records)} records of {len({it.trained_as for it in records})} trainings"
 
 

@@ -146,7 +146,7 @@ def _settings(ours: TrainingRecord, rows: Mapping[str, SeedRow]) -> Iterator[tup
         "heads": f"{heads} of {width // heads}",
         "text": "the source of Python's standard library, bytes",
         "training": f"{config.steps:,} steps of {per_step:,} tokens",
-        "trained length": f"{config.length:,}",
+        "training length": f"{config.length:,}",
         "evaluated on": f"{ours.measured('losses')[0].tokens:,} tokens",
         "seeds": " or ".join(sorted({str(len(row.seeds)) for row in rows.values()})),
         "base of p-RoPE": f"{config.scheme_options['base']:g}",

@@ -14,7 +14,7 @@ from ..drawing import title_of
 # Fields that may differ between the seeds of one training.
 SEED_FIELDS = ("seed", "start")
 
-# An option is swept if a scheme has been trained with at least so many values of it.
+# An option is swept if a scheme has been trained with at least this many values of it.
 SWEPT = 3
 
 RowT = TypeVar("RowT")
@@ -22,7 +22,7 @@ RowT = TypeVar("RowT")
 
 @dataclass(frozen=True)
 class MeasuredOn:
-    """What something was measured on; only measurements on the same can be compared."""
+    """The data of a measurement; only measurements on the same data can be compared."""
 
     data: str = ""
     fingerprint: str | None = None
