@@ -1,6 +1,7 @@
 """Imports go one way, importing is light, and no file is a catch-all."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +68,26 @@ def test_underscored_modules_are_private_to_their_package():
                 is_module = (PACKAGE.joinpath(*path[: depth + 1])).with_suffix(".py").exists()
                 if is_module and name.startswith("_") and not name.startswith("__"):
                     assert path[:depth] == package[:depth], f"{file} imports {'.'.join(path)}"
+
+
+def test_the_package_stays_small():
+    files = list(PACKAGE.rglob("*.py"))
+    assert len(files) <= 181
+    longest = max(files, key=lambda file: len(file.read_text().splitlines()))
+    assert len(longest.read_text().splitlines()) <= 420, f"{longest} probably has two jobs"
+
+
+def test_the_map_is_complete_and_correct():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    for name in set(re.findall(r"`([\w./]+\.(?:py|cpp|h|js|md|json))`", page)):
+        assert (PACKAGE / name).exists() or (ROOT / name).exists(), (
+            f"docs/architecture.md: there is no {name}"
+        )
+    for path in PACKAGE.iterdir():
+        if path.suffix == ".py" and not path.name.startswith("_"):
+            assert path.stem in page, f"{path.name} is not on the map"
+        elif (path / "__init__.py").exists():
+            assert f"{path.name}/" in page, f"{path.name}/ is not on the map"
 
 
 def test_importing_needs_torch_and_nothing_heavy():

@@ -1,4 +1,4 @@
-"""What a GPT shows of its scores is what its attention computes with."""
+"""The captured scores of a GPT are those that its attention uses."""
 
 from functools import partial
 

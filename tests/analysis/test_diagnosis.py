@@ -1,4 +1,4 @@
-"""A diagnosis finds what was put into scores, and nothing in scores as the transform wants them."""
+"""A diagnosis finds anomalies planted in scores, and none in scores that fit the transform."""
 
 import json
 from dataclasses import asdict
@@ -99,7 +99,7 @@ def test_contexts_too_short_for_a_slope():
 
 
 def test_a_head_without_mass_in_a_range_leaves_the_slopes_of_the_others():
-    """Of a steep ALiBi so little falls on far ranges that it is none."""
+    """With a steep ALiBi, the mass of far ranges underflows to zero."""
     slopes = torch.tensor([0.001, 0.01, 0.02, 3.0])
     found = diagnose(
         measured(affine=DistanceAffine.alibi(LENGTH, slopes)), scale_invariant=False, qk_norm=True

@@ -1,4 +1,4 @@
-"""The slope of mass: exact for power laws, and what theory says of the transform."""
+"""The slope of mass: exact for power laws, and as in theory for the transform."""
 
 import math
 from itertools import pairwise

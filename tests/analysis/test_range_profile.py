@@ -57,7 +57,7 @@ def check(profile, logits, offset):
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_scheme_against_the_definition(case):
-    """What a GPT attends to, computed from whole matrices of float64 logits."""
+    """Attention of a GPT, computed from full matrices of float64 logits."""
     seen = []
 
     def look(scores):

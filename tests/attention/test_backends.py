@@ -1,4 +1,4 @@
-"""Which backend runs, and that one asked for by name is never replaced."""
+"""The choice of the backend; one requested by name is never replaced."""
 
 import pytest
 import torch

@@ -177,7 +177,7 @@ FAR = {
         torch.cat([torch.tensor([-(10**7)]), torch.arange(8) * 700]),
         72_000 + 3 * torch.arange(6),
     ),
-    "a long row far behind": (
+    "a long row far away": (
         torch.cat([torch.arange(150), 10**7 + torch.arange(150)]),
         10**7 + torch.arange(150),
     ),

@@ -34,7 +34,7 @@ needs_compiler = pytest.mark.skipif(
 
 
 def child(script, *options, **variables):
-    """What Python prints in a process of its own."""
+    """Output of Python in a new process."""
     command = [sys.executable, *(("-c", script) if isinstance(script, str) else (script,))]
     done = subprocess.run(
         [*command, *options],
@@ -209,5 +209,5 @@ print(most - before)
     ("threads", "whose", "started"), [(1, "torch's", 0), (3, "torch's", 0), (3, "own", 2)]
 )
 def test_the_kernels_run_on_torchs_threads_and_start_none(threads, whose, started):
-    """Counted while they run. Told of no OpenMP, they do start some, and the count shows it."""
+    """Counted while they run. Without OpenMP the kernels do start threads, and the count shows it."""
     assert int(child(COUNT_THREADS, str(threads), whose)) == started

@@ -1,4 +1,4 @@
-"""What must hold whatever the numbers: properties of the op, on every backend that can show them."""
+"""Properties of the op that hold for any inputs, on every backend that supports them."""
 
 import math
 

@@ -65,7 +65,7 @@ def test_tiles_beyond_the_window_are_skipped():
 def test_tiles_between_documents_are_skipped(order):
     documents = torch.arange(512) // 64
     if order == "interleaved":
-        # Tiles of documents 0, 4, 1, 5 ...: the extremes of blocks say nothing wrong, only less.
+        # Tiles of documents 0, 4, 1, 5 ...: the extremes of blocks are correct, only less precise.
         documents = (torch.arange(512) // 32) % 2
     seen = watch(512, 512, key_documents=documents, is_causal=False)
     assert seen.products == work(8 * 4 if order == "packed" else 16 * 8)

@@ -89,7 +89,7 @@ def with_a_key_gradient_one_percent_too_large(query, key, value, **settings):
 def test_training_is_the_same_as_with_the_definition():
     """Every loss within the rounding that training itself makes large.
 
-    What that is, the definition in float32 tells by its distance from float64. The kernels round
+    The distance of the float32 definition from float64 shows how much that is. The kernels round
     elsewhere and may end up somewhat farther away; a gradient that is wrong by a hundredth is
     outside of this long before the end.
     """

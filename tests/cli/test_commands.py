@@ -65,7 +65,7 @@ def test_the_list_of_commands_imports_nothing_heavy(arguments):
 
 
 def test_help_shows_the_defaults_of_the_library():
-    """They are written out in the signatures, which must not import the library."""
+    """Choices are repeated in the signatures, which must not import the library."""
     from scale_invariant_attention.analysis.ranges import DECADE
     from scale_invariant_attention.data import PUBLISHED
     from scale_invariant_attention.data.encoding import DOCUMENT_START

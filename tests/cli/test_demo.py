@@ -1,4 +1,4 @@
-"""`sia demo`: trains, shows what came out, and says no more than that."""
+"""`sia demo`: trains, shows the results, and claims nothing beyond them."""
 
 import json
 import sys

@@ -79,7 +79,7 @@ def test_models_of_other_vocabularies(tmp_path):
 
 
 def test_the_tokens_of_published_shards_are_those_of_gpt_2(tmp_path):
-    """They have no record of their encoding, and no file to copy."""
+    """Such shards have no record of their encoding, and no tokenizer file to copy."""
     (tmp_path / "a.txt").write_text("text " * 200)
     for split, share in (("train", 0), ("validation", 1)):
         texts = TextFiles([tmp_path], suffixes=[".txt"])

@@ -18,7 +18,7 @@ class Rows(list):
 
 @pytest.fixture
 def opened(monkeypatch):
-    """Stands in for the datasets library, and records what it was asked for."""
+    """Stands in for the datasets library, and records the requests."""
     calls = []
 
     def load_dataset(name, config, *, split, streaming):

@@ -1,4 +1,4 @@
-"""Needles: whole, at random depths, in sequences of exactly the length asked for."""
+"""Needles: intact, at random depths, in sequences of exactly the requested length."""
 
 import numpy as np
 import pytest

@@ -31,7 +31,7 @@ def scores(answer, ended=True):
         ("Oslo=1234567;Rome=7654321;Lima=0000000", (0, 0, 1)),
         ("Paris=1234567;Oslo=7654321;Lima=0000000", (0, 1, 1)),
         ("Rome=1234568;Oslo=7654321;Lima=0000000", (0, 1, 1)),
-        # Running on, before or behind, in the middle or at the end.
+        # Extra characters before or after, in the middle or at the end.
         ("Rome=12345678;Oslo=7654321;Lima=0000000", (0, 1, 1)),
         ("Rome=123456;Oslo=7654321;Lima=0000000", (0, 1, 1)),
         ("Rome=1234567 ;Oslo=7654321;Lima=0000000", (0, 1, 1)),

@@ -19,11 +19,11 @@ class Oracle:
         logits = torch.zeros(*tokens.shape, TASK.vocab_size)
         for row, line in enumerate(tokens.tolist()):
             mark = line.index(TASK.vocab_size - 1)
-            for place in range(mark + 1, len(line), 2):
-                pair = line.index(line[place])
+            for index in range(mark + 1, len(line), 2):
+                pair = line.index(line[index])
                 value = line[pair + 1] if pair >= self.forgets_before else TASK.keys
-                # What is never asked for would be wrong everywhere else.
-                logits[row, place, value] = 1
+                # Predictions elsewhere are wrong, so only queried keys may count.
+                logits[row, index, value] = 1
         return logits
 
 
@@ -34,7 +34,7 @@ def test_an_oracle_recalls_everything():
 
 def test_forgotten_values_are_not_counted():
     share = recall_accuracy(Oracle(forgets_before=27), TASK, length=64, examples=400)
-    # Half of the pairs stand behind, and one value in eight is the one that is guessed.
+    # Half of the pairs come later, and one value in eight is the guessed one.
     assert share.count == 1600
     assert share.mean == pytest.approx(0.5 * (1 + 1 / 8), abs=0.06)
 

@@ -102,7 +102,7 @@ def test_the_mask_may_be_left_out_after_the_prompt(case):
 
 @pytest.mark.parametrize("case", ["rope", "logn-rope", "yarn", "learned tau"])
 def test_a_mask_may_come_after_tokens_without_one(case):
-    """Right padding of a chunk: the row goes on behind its last token."""
+    """Right padding of a chunk: the row continues after its last token."""
     model = tiny_model(case)
     tokens = random_tokens(2, LENGTH)
     mask = torch.ones(2, LENGTH, dtype=torch.bool)

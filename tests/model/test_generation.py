@@ -14,7 +14,7 @@ NEW = TRAINED
 
 @torch.no_grad()
 def written_without_cache(model, prompt, new, sampler=None):
-    """What a prompt ``[L]`` is continued with, computing everything anew for every token."""
+    """Continuation of a prompt ``[L]``, recomputing everything for every token."""
     sampler, text = sampler or Sampler(), prompt[None]
     for _ in range(new):
         logits = model(text, context_length=len(prompt) + new)
@@ -77,7 +77,7 @@ def test_far_beyond_the_trained_length_in_float32(case):
         logits = model(text[:, :-1], context_length=4 + new)[:, 3:]
     best = logits.max(-1).values
     chosen = logits.gather(-1, text[:, 4:, None]).squeeze(-1)
-    # The likeliest, or one that only rounding tells from it.
+    # The most likely token, or one that differs from it only by rounding.
     assert (best - chosen).max() < 1e-3
 
 

@@ -1,4 +1,4 @@
-"""What a call of the model refuses, with the argument, the value and the remedy."""
+"""Errors of a call of the model name the argument, the value and the remedy."""
 
 import pytest
 import torch

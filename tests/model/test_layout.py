@@ -1,4 +1,4 @@
-"""Where tokens stand and what they see: causality, translation, packed documents, padding."""
+"""Positions and visibility of tokens: causality, translation, packed documents, padding."""
 
 import pytest
 import torch

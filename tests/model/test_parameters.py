@@ -10,7 +10,7 @@ from scale_invariant_attention.schemes import Scheme
 
 
 class Wrapper(nn.Module):
-    """What a distributed wrapper does to names."""
+    """Renames parameters as a distributed wrapper does."""
 
     def __init__(self, module):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Saves that fail, are killed or meet each other leave a whole model and nothing else behind."""
+"""Saves that fail, are killed or collide leave a complete model and nothing else."""
 
 import errno
 import os
@@ -101,7 +101,7 @@ def test_a_failure_at_any_step_leaves_the_old_model_and_no_partial_files(tmp_pat
 
 
 def test_an_unreadable_config_does_not_cost_the_weights(folder, monkeypatch):
-    """Which weights are in use cannot be told then, so none are removed."""
+    """Without config.json it is unknown which weights are in use, so none are removed."""
     original, reads = storage._read_config_file, 0
 
     def read(path):

@@ -1,4 +1,4 @@
-"""What is damaged, foreign or cannot be saved is refused, with what is wrong."""
+"""Damaged, foreign and unsavable models raise errors that name the problem."""
 
 import random
 

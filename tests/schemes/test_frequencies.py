@@ -158,9 +158,9 @@ def test_ntk_is_what_transformers_calls_dynamic_at_factor_1(head_dim, base, cont
 
 
 def yarn_in_loops(head_dim, stretch, train_length, base, fast, slow):
-    """Each pair by the rotations it makes within the trained length."""
+    """Each pair by its rotations within the training length."""
     table = []
-    # The pair, as a real number, that makes so many rotations.
+    # The pair, as a real number, with this number of rotations.
     first = max(math.floor(head_dim / 2 * math.log(train_length / fast / math.tau, base)), 0)
     last = min(
         math.ceil(head_dim / 2 * math.log(train_length / slow / math.tau, base)), head_dim - 1
@@ -203,7 +203,7 @@ def test_yarn_keeps_fast_pairs_and_divides_slow_ones(train_length, base):
 
 
 def test_yarn_changes_nothing_where_all_pairs_are_fast():
-    # The ramp would begin behind the last pair, and end before it begins.
+    # The ramp would begin after the last pair, and end before it begins.
     table = yarn_frequencies(8, 4.0, train_length=4096, base=1.5)
     close(table, rope_frequencies(8, 1.5).tolist())
 

@@ -21,7 +21,7 @@ from scale_invariant_attention.schemes import (
 
 P_ROPE, ROPE, TRANSFORM = TruncatedRoPE(1024.0), RoPE(10_000.0), ScaleInvariant(tau=10.0)
 
-# The paper's rows, and what may be said about each.
+# The paper's rows, and the expected properties of each.
 EXPECTED = {
     "rope": (Scheme(ROPE), {"base"}),
     "p-rope": (Scheme(P_ROPE), {"base", "fraction"}),
@@ -63,7 +63,7 @@ OTHERS = {
 
 
 def get(name, **options):
-    """A scheme with a trained length, if it has one."""
+    """A scheme, with a training length if it takes one."""
     if "train_length" in schemes.options(name):
         options = {"train_length": 64, **options}
     return schemes.get(name, **options)
@@ -187,7 +187,7 @@ def registered():
 
 
 def test_every_scheme_has_its_own_title_and_marker_and_says_what_it_is():
-    """Markers tell the lines of a greyscale print apart."""
+    """Markers distinguish the lines of a greyscale print."""
     rows = [schemes.entry(name) for name in schemes.names()]
     assert len({row.title for row in rows}) == len({row.line.marker for row in rows}) == len(rows)
     for row in rows:

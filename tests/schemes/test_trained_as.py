@@ -1,4 +1,4 @@
-"""Schemes that train alike: to the bit, at the trained length."""
+"""Schemes whose training is bit-identical at the training length."""
 
 import pytest
 from tiny_training import same_weights, tiny_config, weights

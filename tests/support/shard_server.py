@@ -10,7 +10,7 @@ from threading import Thread
 
 @dataclass
 class Answer:
-    """How to answer one request: in full by default."""
+    """The answer to one request: in full by default."""
 
     status: int | None = None  # an error instead of the file
     cut_after: int | None = None  # bytes of the body before the connection breaks

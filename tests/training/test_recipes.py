@@ -7,7 +7,7 @@ from scale_invariant_attention.model import GPT
 from scale_invariant_attention.training import Cosine, Trapezoid, recipe
 from scale_invariant_attention.training.recipes import RECIPES
 
-# Length, sequences a step, tokens a step, steps, tokens in all in billions.
+# Length, sequences per step, tokens per step, steps, total tokens in billions.
 PAPER = {
     "162m-4k": (4096, 128, 524_288, 4578, 2.4),
     "162m-16k": (16_384, 32, 524_288, 4578, 2.4),

@@ -1,4 +1,4 @@
-"""Everything that resuming a training needs, put together as in the loop."""
+"""All parts of resuming a training, combined as in the loop."""
 
 import random
 

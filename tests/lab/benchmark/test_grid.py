@@ -1,4 +1,4 @@
-"""The grid: what is measured, what sits out, what is counted, and where a run goes on."""
+"""The grid: what is measured, skipped and counted, and where a run resumes."""
 
 from dataclasses import replace
 

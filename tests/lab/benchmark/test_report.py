@@ -1,4 +1,4 @@
-"""The page says what the records say, and where they come from."""
+"""The page shows the numbers of the records, and their provenance."""
 
 from dataclasses import replace
 from pathlib import Path

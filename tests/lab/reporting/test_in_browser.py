@@ -1,4 +1,4 @@
-"""The page in a real browser: what it shows, that its controls work, and that it asks for nothing."""
+"""The page in a real browser: its contents and controls, and that it requests nothing."""
 
 import json
 import math
@@ -46,7 +46,7 @@ def tab(tmp_path_factory):
 
 @pytest.fixture
 def opened(tab, page):
-    """The page anew, which has to be quiet to the end."""
+    """A freshly opened page, which must log nothing until the end."""
     tab.open(page)
     yield tab
     assert tab.complaints() == []
