@@ -1,7 +1,6 @@
 """Evaluation of models: loss by context length and by position, and retrieval."""
 
-from ._by_length import LengthLoss, loss_by_length
-from ._by_position import PositionLoss, loss_by_position, position_bins
+from .losses import LengthLoss, PositionLoss, loss_by_length, loss_by_position, position_bins
 
 __all__ = [
     "LengthLoss",

@@ -14,7 +14,7 @@ from ..data.needles import Needle, NeedleExample, NeedleFormat, NeedleTask
 from ..data.recall import RecallTask
 from ..data.tasks import NOT_SCORED
 from ..model import GPT, left_padded
-from .scoring import Scored, rows_at_once, token_losses
+from .losses import Scored, rows_at_once, token_losses
 
 # Extra tokens that an answer may have: enough to see that it runs on.
 OVERRUN = 4

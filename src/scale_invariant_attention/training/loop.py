@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from ..data.tasks import NOT_SCORED
-from ..evaluation.scoring import Scored, rows_at_once, token_losses
+from ..evaluation.losses import Scored, rows_at_once, token_losses
 from ..files import check_writable
 from ..model import GPT
 from ._optimisers import build_optimisers, fast_in_bfloat16

@@ -1,0 +1,143 @@
+"""Loss by context length, on the same tokens, and by position in documents; in bounded memory."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..data import SameTokens, TokenSource, document_batches, document_spans
+from ..theory import Estimate
+
+# Tokens per call of the model, unless a window is longer.
+TOKENS_AT_ONCE = 16_384
+
+
+class Scored(Protocol):
+    """A model that returns the loss of every token, as a GPT does."""
+
+    def __call__(self, tokens: Tensor, targets: Tensor, *, reduction: str) -> Tensor:
+        """Losses ``[B, L]`` of targets ``[B, L]``."""
+        ...
+
+
+@torch.no_grad()
+def token_losses(
+    model: Scored, tokens: Tensor, targets: Tensor, device: torch.device | str
+) -> Tensor:
+    """Losses ``[B, L]``, float64 on the CPU, in nats."""
+    losses = model(tokens.to(device), targets.to(device), reduction="none")
+    return losses.double().cpu()
+
+
+def rows_at_once(length: int) -> int:
+    """Number of windows of a length to score in one call.
+
+    >>> rows_at_once(256), rows_at_once(65_536)
+    (64, 1)
+    """
+    return max(1, TOKENS_AT_ONCE // length)
+
+
+@dataclass(frozen=True)
+class LengthLoss:
+    """The mean loss, in nats, of `tokens` targets with at most `length - 1` tokens before them."""
+
+    length: int
+    loss: float
+    standard_error: float | None
+    tokens: int
+
+
+def loss_by_length(
+    model: Scored,
+    tokens: SameTokens,
+    *,
+    device: torch.device | str = "cpu",
+    progress: Callable[[int], object] = lambda scored: None,
+) -> list[LengthLoss]:
+    """The loss of a model at every length of `tokens`.
+
+    The standard error is over stretches of the longest length, the same for all lengths; a single
+    stretch has none. `progress` is called with the number of tokens scored so far, out of
+    ``len(tokens.lengths) * tokens.count``.
+
+    >>> from scale_invariant_attention.data import standard_library
+    >>> from scale_invariant_attention.model import GPT, GPTConfig
+    >>> tokens = SameTokens(standard_library("validation"), (32, 64), at_most=128)
+    >>> [row.length for row in loss_by_length(GPT(GPTConfig.preset("mini")), tokens)]
+    [32, 64]
+    """
+    stretch = max(tokens.lengths)
+    scored = 0
+    rows = []
+    for length in tokens.lengths:
+        losses = []
+        for inputs, targets in tokens.batches(length, batch_size=rows_at_once(length)):
+            losses.append(token_losses(model, inputs, targets, device).flatten())
+            scored += targets.numel()
+            progress(scored)
+        stretches = Estimate(torch.cat(losses).view(-1, stretch).mean(1))
+        error = stretches.standard_error if len(stretches.values) > 1 else None
+        rows.append(LengthLoss(length, stretches.mean, error, tokens.count))
+    return rows
+
+
+@dataclass(frozen=True)
+class PositionLoss:
+    """The mean loss, in nats, of the targets with `start` to `stop - 1` tokens before them."""
+
+    start: int
+    stop: int
+    loss: float
+    standard_error: float | None
+    documents: int
+
+
+def position_bins(length: int, per_doubling: int = 2) -> list[int]:
+    """Edges of bins that grow with position, from 1 to `length + 1`.
+
+    >>> position_bins(64, per_doubling=1)
+    [1, 2, 4, 8, 16, 32, 65]
+    """
+    doublings = range(1, per_doubling * length.bit_length())
+    inner = {round(2 ** (step / per_doubling)) for step in doublings}
+    return sorted({1, length + 1} | {edge for edge in inner if edge < length})
+
+
+def loss_by_position(
+    model: Scored,
+    source: TokenSource,
+    length: int,
+    *,
+    at_most: int | None = None,
+    device: torch.device | str = "cpu",
+    progress: Callable[[int], object] = lambda scored: None,
+) -> list[PositionLoss]:
+    """The loss of a model in bins of position, over the documents of more than `length` tokens.
+
+    Each is read from its start, so that the context of a token is its own document. Means and standard
+    errors are over documents; a single document has no error. `at_most` bounds their number, and
+    `progress` is called with the number of documents scored so far.
+    """
+    losses: list[Tensor] = []
+    count = len(document_spans(source, at_least=length + 1))
+    count = count if at_most is None else min(at_most, count)
+    for inputs, targets in document_batches(source, length, batch_size=rows_at_once(length)):
+        room = count - len(losses)
+        losses.extend(token_losses(model, inputs[:room], targets[:room], device))
+        progress(len(losses))
+        if len(losses) == count:
+            break
+    by_document = torch.stack(losses)
+    edges = position_bins(length)
+    return [_bin(by_document, start, stop) for start, stop in pairwise(edges)]
+
+
+def _bin(by_document: Tensor, start: int, stop: int) -> PositionLoss:
+    # The target at index i has i + 1 tokens before it.
+    estimate = Estimate(by_document[:, start - 1 : stop - 1].mean(1))
+    error = estimate.standard_error if len(estimate.values) > 1 else None
+    return PositionLoss(start, stop, estimate.mean, error, len(by_document))
