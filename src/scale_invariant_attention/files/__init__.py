@@ -2,9 +2,11 @@
 
 from ._durable import (
     FileRecord,
+    FolderInUseError,
     clear_partial,
     finish_growing,
     growing_path,
+    locked,
     partial_path,
     remove_folder,
     replace_file,
@@ -12,7 +14,6 @@ from ._durable import (
     write_folder,
     write_new_file,
 )
-from ._locking import FolderInUseError, locked
 from .space import check_writable
 
 __all__ = [

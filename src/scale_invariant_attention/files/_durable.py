@@ -2,7 +2,8 @@
 
 Both are written under a hidden partial name beside their own and renamed once they are on the disk:
 :func:`replace_file` for a file, :func:`write_folder` for a folder. A file that grows over several
-runs has a partial name that the next run finds again: :func:`growing_path`.
+runs has a partial name that the next run finds again: :func:`growing_path`. :func:`locked` keeps
+processes from changing a folder at the same time, where the system supports it.
 """
 
 import errno
@@ -14,8 +15,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-
-from ._locking import locked
 
 
 @dataclass(frozen=True)
@@ -151,3 +150,43 @@ def _sync_tree(path: Path) -> None:
     else:
         with path.open("rb") as file:
             os.fsync(file.fileno())
+
+
+class FolderInUseError(OSError):
+    """Another process holds the lock on a folder."""
+
+
+@contextmanager
+def locked(folder: Path, *, exclusive: bool = True, wait: bool = True) -> Iterator[None]:
+    """Hold a lock on a folder: exclusive, or shared with other holders of a shared lock.
+
+    A lock ends with its process, however that ends. File systems that refuse to lock are used without.
+    A process cannot take a lock twice: the second would wait for the first.
+
+    Args:
+        folder: an existing folder.
+        exclusive: True to change the folder, False to read it.
+        wait: until other processes release it; False raises :class:`FolderInUseError` at once.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    mode = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+    try:
+        try:
+            fcntl.flock(descriptor, mode if wait else mode | fcntl.LOCK_NB)
+        except OSError as error:
+            # Other errors come from network drives that cannot lock.
+            if error.errno in (errno.EAGAIN, errno.EACCES) and not wait:
+                raise FolderInUseError(
+                    error.errno, f"{folder} is in use by another process; wait until it has ended"
+                ) from error
+        yield
+    finally:
+        # Closing is not enough: a process forked in the meantime shares the descriptor.
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
