@@ -1,20 +1,19 @@
 """Scales of the experiments: in miniature on CPUs, and the paper's own on GPUs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 from ... import schemes
 from ...arguments import did_you_mean
 from ...schemes.distance import ScaleInvariant
 from ...schemes.rotary import ProportionalRoPE, TruncatedRoPE
 from ...training import recipe
-from .evaluations import Evaluation, LossEvaluation
+from .catalogue import number
+from .evaluations import LossEvaluation
 from .trials import TrainingTrial
 
 SEEDS = (0, 1, 2)
-
-EvaluationT = TypeVar("EvaluationT", bound=Evaluation)
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Scale:
         return TrainingTrial(
             f"{scheme}{suffix}-seed-{seed}",
             recipe(self.recipe, **{**changes, **fields}),
-            changed(self.evaluation, evaluation),
+            self.evaluation.changed(evaluation),
             self.trial(trained_as, seed, changes, evaluation) if shares else None,
         )
 
@@ -83,25 +82,9 @@ class Scale:
 def scale_named(name: str) -> Scale:
     """The scale with this name."""
     if name not in SCALES:
-        raise ValueError(
-            f"there is no scale {name!r}{did_you_mean(name, SCALES)}; the scales are: "
-            f"{', '.join(SCALES)}"
-        )
+        hint, known = did_you_mean(name, SCALES), ", ".join(SCALES)
+        raise ValueError(f"there is no scale {name!r}{hint}; the scales are: {known}")
     return SCALES[name]
-
-
-def changed(evaluation: EvaluationT, changes: Mapping[str, Any] | None) -> EvaluationT:
-    """An evaluation with some fields changed."""
-    return replace(evaluation, **dict(changes or {}))
-
-
-def number(value: float) -> str:
-    """A number as names and tables have it, with all its digits.
-
-    >>> number(10.0), number(0.01)
-    ('10', '0.01')
-    """
-    return repr(float(value)).removesuffix(".0")
 
 
 SCALES = {

@@ -1,7 +1,7 @@
 """The experiments of `sia reproduce`, one row each; importing this module does not import torch."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,10 +17,6 @@ SWEPT_VALUES = {
 }
 
 
-def _scheme(record: "Record[Any]") -> str:
-    return record.scheme
-
-
 @dataclass(frozen=True)
 class Experiment:
     """The trials behind a table or a figure, and the command that runs them.
@@ -33,7 +29,7 @@ class Experiment:
     name: str
     help: str
     builder: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: tuple[Any, ...] = ()
     scales: tuple[str, ...] = ("mini", "paper")
     seeds: int = 3
     """Number of seeds by default."""
@@ -47,8 +43,8 @@ class Experiment:
     """Whether trainings start from others, whose fields can be set too."""
     in_one_process: bool = False
     """Whether trials run in turn at every scale, and take no fields of ``TrainingConfig``."""
-    label: "Callable[[Record[Any]], str]" = _scheme
-    """The row of the table that a record belongs to."""
+    row: str = "scheme"
+    """The attribute of a configuration that names its row, where schemes are compared."""
     shown: str = "losses_by_length"
     """The method of a record that returns the values of its row."""
 
@@ -82,9 +78,8 @@ class Experiment:
         """
         module, _, function = self.builder.rpartition(".")
         build = getattr(import_module(f".{module}", __package__), function)
-        chosen = seeds or range(self.seeds)
-        arguments = (*self.arguments.values(), scale, compared, tuple(chosen))
-        trials: list[Trial] = build(*arguments, **changes)
+        chosen = tuple(seeds or range(self.seeds))
+        trials: list[Trial] = build(*self.arguments, scale, compared, chosen, **changes)
         return trials
 
     def records(self, results: Path, seeds: Sequence[int] = ()) -> "list[Record[Any]]":
@@ -94,38 +89,37 @@ class Experiment:
         found = (find_record(trial, results) for trial in self.trials(seeds=seeds))
         return [record for record in found if record is not None]
 
+    def label(self, record: "Record[Any]") -> str:
+        """The row of the table that a record belongs to."""
+        if self.compares == "values":
+            return number(record.config.scheme_options[self.name])
+        return str(getattr(record.config, self.row))
+
     def values(self, record: "Record[Any]") -> Mapping[int, float]:
         """The values of a record by length, as the table shows them."""
         values: Mapping[int, float] = getattr(record, self.shown)()
         return values
 
 
-def _swept(option: str) -> Callable[["Record[Any]"], str]:
-    def label(record: "Record[Any]") -> str:
-        from ._scales import number
+def number(value: float) -> str:
+    """A number as names and tables have it, with all its digits.
 
-        return number(record.config.scheme_options[option])
-
-    return label
-
-
-def _conversion(record: "Record[Any]") -> str:
-    label: str = record.config.label
-    return label
+    >>> number(10.0), number(0.01)
+    ('10', '0.01')
+    """
+    return repr(float(value)).removesuffix(".0")
 
 
 def _sweep(option: str, help_text: str) -> Experiment:
-    values = ", ".join(f"{value:g}" for value in SWEPT_VALUES[option])
     return Experiment(
         option,
         f"{help_text}\n\nResumes and records as table1 does; the training with the scale's own {option} "
         f"is the same.",
         "table1.sweep_trials",
-        {"option": option},
+        (option,),
         seeds=1,
         compares="values",
-        default=values,
-        label=_swept(option),
+        default=", ".join(map(number, SWEPT_VALUES[option])),
     )
 
 
@@ -165,7 +159,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             default="the paper's ten",
             size=None,
             in_one_process=True,
-            label=_conversion,
+            row="label",
         ),
         Experiment(
             "recall",

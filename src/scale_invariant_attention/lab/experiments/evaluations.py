@@ -1,8 +1,10 @@
 """Evaluations of a trained model: what a trial measures and its record keeps."""
 
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 
@@ -22,43 +24,40 @@ from ..measurements import LengthAttention, NeedleTable, RecallShare
 TaskT = TypeVar("TaskT", NeedleTask, RecallTask)
 
 
-class Evaluation(Protocol):
-    """A measurement at several context lengths: a dataclass, whose fields are recorded."""
+@dataclass(frozen=True)
+class Evaluation(ABC):
+    """A measurement at several context lengths; its fields are recorded."""
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]
+    lengths: tuple[int, ...]
 
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """Context lengths."""
-        ...
-
+    @abstractmethod
     def check(self, config: TrainingConfig) -> None:
         """Refuse what could not be measured of a model trained like this, before hours of training."""
-        ...
 
+    @abstractmethod
     def measure(self, model: GPT, config: TrainingConfig, device: torch.device) -> dict[str, Any]:
         """The measurements, by the names of their fields in a ``Record``."""
-        ...
+
+    def changed(self, changes: Mapping[str, Any] | None) -> Self:
+        """The same evaluation with some fields changed."""
+        return replace(self, **(changes or {}))
 
 
 @dataclass(frozen=True)
-class LossEvaluation:
+class LossEvaluation(Evaluation):
     """Loss at `lengths` on the same `tokens`, and by position up to the longest."""
 
-    lengths: tuple[int, ...]
     tokens: int
 
     def check(self, config: TrainingConfig) -> None:
         """See :class:`Evaluation`."""
-        corpus = _corpus(config)
-        SameTokens(corpus, self.lengths, at_most=self.tokens)
+        SameTokens(_corpus(config), self.lengths, at_most=self.tokens)
 
     def measure(self, model: GPT, config: TrainingConfig, device: torch.device) -> dict[str, Any]:
         """See :class:`Evaluation`; there are no losses by position if no document is long enough."""
-        corpus = _corpus(config)
+        corpus, longest = _corpus(config), max(self.lengths)
         same = SameTokens(corpus, self.lengths, at_most=self.tokens)
         losses = loss_by_length(model, same, device=device)
-        longest = max(self.lengths)
         by_position = []
         if len(document_spans(corpus, at_least=longest + 1)):
             at_most = max(1, self.tokens // longest)
@@ -71,32 +70,26 @@ class LossEvaluation:
 
 
 @dataclass(frozen=True)
-class AttentionEvaluation:
+class AttentionEvaluation(Evaluation):
     """Attention in contexts of `lengths` tokens that end with the same ones: see `analysis`.
 
     `ratio` is that of the ranges of distance, `recent` the number of tokens that count as nearest.
     """
 
-    lengths: tuple[int, ...]
     contexts: int
     ratio: float = DECADE
     recent: int = 100
 
     def check(self, config: TrainingConfig) -> None:
         """See :class:`Evaluation`."""
-        corpus = _corpus(config)
-        spread_windows(corpus, max(self.lengths), 1)
+        spread_windows(_corpus(config), max(self.lengths), 1)
 
     def measure(self, model: GPT, config: TrainingConfig, device: torch.device) -> dict[str, Any]:
         """See :class:`Evaluation`."""
-        corpus = _corpus(config)
+        corpus, source = _corpus(config), partial(gpt_scores, model)
         contexts = spread_windows(corpus, max(self.lengths), self.contexts).to(device)
         found = attention_by_length(
-            partial(gpt_scores, model),
-            contexts,
-            self.lengths,
-            ratio=self.ratio,
-            recent=self.recent,
+            source, contexts, self.lengths, ratio=self.ratio, recent=self.recent
         )
         return {
             "attention": tuple(from_json(LengthAttention, it.to_dict()) for it in found),
@@ -105,10 +98,9 @@ class AttentionEvaluation:
 
 
 @dataclass(frozen=True)
-class NeedleEvaluation:
+class NeedleEvaluation(Evaluation):
     """Needles found at `lengths` in `examples` texts each, by length and by ranges of depth."""
 
-    lengths: tuple[int, ...]
     examples: int
     depths: int = 10
 
@@ -133,10 +125,9 @@ class NeedleEvaluation:
 
 
 @dataclass(frozen=True)
-class RecallEvaluation:
+class RecallEvaluation(Evaluation):
     """Values recalled at `lengths` in `examples` sequences each."""
 
-    lengths: tuple[int, ...]
     examples: int
 
     def check(self, config: TrainingConfig) -> None:
@@ -146,17 +137,11 @@ class RecallEvaluation:
 
     def measure(self, model: GPT, config: TrainingConfig, device: torch.device) -> dict[str, Any]:
         """See :class:`Evaluation`."""
-        task = _task(config, RecallTask)
-        shares = {
-            length: recall_accuracy(model, task, length, self.examples, device=device)
-            for length in self.lengths
-        }
-        return {
-            "recall": tuple(
-                from_json(RecallShare, {"length": length, **share.to_dict()})
-                for length, share in shares.items()
-            )
-        }
+        task, rows = _task(config, RecallTask), []
+        for length in self.lengths:
+            share = recall_accuracy(model, task, length, self.examples, device=device)
+            rows.append(RecallShare(length, share.hits, share.count, *share.interval))
+        return {"recall": tuple(rows)}
 
 
 def _corpus(config: TrainingConfig) -> TokenStream:

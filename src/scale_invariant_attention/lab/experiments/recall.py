@@ -7,11 +7,12 @@ contexts up to 16 times as long. This separates what a scheme can find from what
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from ... import schemes
-from ._scales import SCALES, SEEDS, changed
+from ._scales import SEEDS
 from .evaluations import RecallEvaluation
+from .table1 import loss_trials
 from .trials import TrainingTrial
 
 # So few values that knowing which ones occur says little about the one asked for.
@@ -50,18 +51,12 @@ def recall_trials(
     """
     if scale != "mini":
         raise ValueError(f"recall has the scale 'mini' alone, got {scale!r}")
-    return [
-        _trial(name, seed, {**RECIPE, **(changes or {})}, changed(EVALUATION, evaluation))
-        for seed in seeds
-        for name in names or schemes.names()
-    ]
+    measured = EVALUATION.changed(evaluation)
+    models = loss_trials(scale, names, seeds, {**RECIPE, **(changes or {})})
+    return [_recalling(model, measured) for model in models]
 
 
-def _trial(
-    scheme: str, seed: int, changes: Mapping[str, Any], evaluation: RecallEvaluation
-) -> TrainingTrial:
-    like = SCALES["mini"].trial(scheme, seed, changes)
-    trained_as = None
-    if like.trained_as is not None:
-        trained_as = _trial(schemes.trained_as(scheme), seed, changes, evaluation)
-    return TrainingTrial(f"recall-{like.name}", like.config, evaluation, trained_as)
+def _recalling(trial: TrainingTrial, evaluation: RecallEvaluation) -> TrainingTrial:
+    shared = trial.trained_as and _recalling(trial.trained_as, evaluation)
+    name = f"recall-{trial.name}"
+    return replace(trial, name=name, evaluation=evaluation, trained_as=shared)

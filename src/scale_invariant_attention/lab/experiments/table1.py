@@ -23,22 +23,19 @@ The base belongs to the training length; the one of the miniature was chosen by 
 """
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from ... import schemes
-from ._scales import SEEDS, changed, scale_named
+from ._scales import SEEDS, scale_named
 from .catalogue import ATTENTION_SCHEMES, SWEPT_VALUES
 from .evaluations import AttentionEvaluation
 from .trials import TrainingTrial
 
 SWEPT_SCHEME = "scale-invariant-p-rope"
-ATTENTION: Mapping[str, AttentionEvaluation] = MappingProxyType(
-    {
-        "mini": AttentionEvaluation((256, 512, 1024, 2048, 4096), contexts=16),
-        "paper": AttentionEvaluation((4096, 16_384, 65_536), contexts=16),
-    }
-)
+ATTENTION = {
+    "mini": AttentionEvaluation((256, 512, 1024, 2048, 4096), contexts=16),
+    "paper": AttentionEvaluation((4096, 16_384, 65_536), contexts=16),
+}
 
 
 def loss_trials(
@@ -76,7 +73,7 @@ def attention_trials(
     ('attention-yarn-seed-0', 'rope-seed-0')
     """
     models = loss_trials(scale, names or ATTENTION_SCHEMES, seeds, changes)
-    measured = changed(ATTENTION[scale], evaluation)
+    measured = ATTENTION[scale].changed(evaluation)
     return [
         TrainingTrial(f"attention-{it.name}", it.config, measured, trained_as=it.training)
         for it in models

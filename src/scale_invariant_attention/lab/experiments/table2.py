@@ -10,13 +10,12 @@ training length; beyond it RoPE and ALiBi find none, and scale-invariant p-RoPE 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from ... import schemes
 from ...training import TrainingConfig
-from ._scales import SEEDS, changed, scale_named
-from .evaluations import NeedleEvaluation
+from ._scales import SEEDS
+from .evaluations import Evaluation, NeedleEvaluation
+from .table1 import loss_trials
 from .trials import TrainingTrial
 
 # Fields that training and fine-tuning must have in common: the model, and how it is computed.
@@ -26,12 +25,32 @@ SHARED = (
 )
 
 
-@dataclass(frozen=True)
-class FineTuning:
-    """Changes to the recipe of a training that make it a fine-tuning on needles, and its evaluation."""
+# The schedule is the paper's: a hundred steps up, a hundred constant, a hundred down.
+SCHEDULE = {"steps": 300, "warmup_steps": 100, "constant_steps": 100, "validate_every": 100}
 
-    changes: Mapping[str, Any]
-    evaluation: NeedleEvaluation
+# Fields of a training that make it a fine-tuning on needles.
+FINE_TUNING: Mapping[str, Mapping[str, Any]] = {
+    "mini": {
+        **SCHEDULE,
+        "task": "needles",
+        # Three of the paper's sentences would be most of a context of 256 bytes.
+        "task_options": {"needles": 1, "digits": 7},
+        "batch_size": 32,
+        "first_length": 80,
+        "growth_steps": 200,
+    },
+    "paper": {
+        **SCHEDULE,
+        "task": "needles",
+        "data": "shards:c4",
+        "batch_size": 64,
+        "validation_tokens": 1_048_576,
+    },
+}
+EVALUATIONS = {
+    "mini": NeedleEvaluation((256, 1024, 4096), examples=50),
+    "paper": NeedleEvaluation((4096, 16_384, 65_536), examples=200),
+}
 
 
 def needle_trials(
@@ -51,65 +70,23 @@ def needle_trials(
     >>> trial.name, [training.name for training in trial.trainings]
     ('needles-yarn-seed-0', ['rope-seed-0', 'needles-rope-seed-0'])
     """
-    scale_named(scale)
-    return [
-        _trial(scale, name, seed, changes or {}, evaluation or {}, before or {})
-        for seed in seeds
-        for name in names or schemes.names()
-    ]
-
-
-def _trial(
-    scale: str,
-    scheme: str,
-    seed: int,
-    changes: Mapping[str, Any],
-    evaluation: Mapping[str, Any],
-    before: Mapping[str, Any],
-) -> TrainingTrial:
-    tuning = FINE_TUNING[scale]
+    changes = changes or {}
     shared = {name: value for name, value in changes.items() if name in SHARED}
-    start = scale_named(scale).trial(scheme, seed, {**before, **shared})
-    fields = {**start.config.to_dict(), **tuning.changes, **changes, "start": start.training_name}
-    trained_as = None
-    if start.trained_as is not None:
-        other = schemes.trained_as(scheme)
-        trained_as = _trial(scale, other, seed, changes, evaluation, before)
+    starts = loss_trials(scale, names, seeds, {**(before or {}), **shared})
+    fields = {**FINE_TUNING[scale], **changes}
+    measured = EVALUATIONS[scale].changed(evaluation)
+    return [_fine_tuning(start, fields, measured) for start in starts]
+
+
+def _fine_tuning(
+    start: TrainingTrial, fields: Mapping[str, Any], evaluation: Evaluation
+) -> TrainingTrial:
+    shared = start.trained_as and _fine_tuning(start.trained_as, fields, evaluation)
+    values = {**start.config.to_dict(), **fields, "start": start.training_name}
     return TrainingTrial(
-        f"needles-{scheme}-seed-{seed}",
-        TrainingConfig.from_dict(fields),
-        changed(tuning.evaluation, evaluation),
-        trained_as,
-        None if trained_as is not None else start,
+        f"needles-{start.name}",
+        TrainingConfig.from_dict(values),
+        evaluation,
+        trained_as=shared,
+        starts_from=None if shared else start,
     )
-
-
-# The schedule is the paper's: a hundred steps up, a hundred constant, a hundred down.
-SCHEDULE = {"steps": 300, "warmup_steps": 100, "constant_steps": 100}
-
-FINE_TUNING = {
-    "mini": FineTuning(
-        {
-            **SCHEDULE,
-            "task": "needles",
-            # Three of the paper's sentences would be most of a context of 256 bytes.
-            "task_options": {"needles": 1, "digits": 7},
-            "batch_size": 32,
-            "first_length": 80,
-            "growth_steps": 200,
-            "validate_every": 100,
-        },
-        NeedleEvaluation((256, 1024, 4096), examples=50),
-    ),
-    "paper": FineTuning(
-        {
-            **SCHEDULE,
-            "task": "needles",
-            "data": "shards:c4",
-            "batch_size": 64,
-            "validate_every": 100,
-            "validation_tokens": 1_048_576,
-        },
-        NeedleEvaluation((4096, 16_384, 65_536), examples=200),
-    ),
-}
