@@ -31,7 +31,7 @@ def test_every_record_is_written_back_byte_for_byte(path, tmp_path):
 
 def test_fields_newer_than_a_record_have_their_defaults():
     assert "task" not in json.loads(LOSS.read_text())["config"]
-    record = read_record(LOSS)
+    record = read_record(LOSS, TrainingConfig)
     assert record.config == TrainingConfig.from_dict(
         record.config.to_dict() | {"task": "text", "first_length": None}
     )
@@ -39,19 +39,24 @@ def test_fields_newer_than_a_record_have_their_defaults():
 
 def test_measurements_by_length():
     losses = {row["length"]: row["loss"] for row in json.loads(LOSS.read_text())["losses"]}
-    record = read_record(LOSS)
+    record = read_record(LOSS, TrainingConfig)
     assert record.losses_by_length() == losses
     assert (record.scheme, record.seed, record.is_own_training) == ("rope", 0, True)
     with pytest.raises(ValueError, match="the record rope-seed-0 has no needles"):
         record.needles_by_length()
-    needles = read_record(RESULTS / "needles-rope-seed-0.json")
+    needles = read_record(RESULTS / "needles-rope-seed-0.json", TrainingConfig)
     assert all(0 <= share <= 1 for share in needles.needles_by_length().values())
-    assert Record.recall_by_length(read_record(RESULTS / "recall-alibi-seed-0.json"))[64] > 0.9
-    attention = read_record(RESULTS / "attention-rope-seed-0.json")
+    assert (
+        Record.recall_by_length(read_record(RESULTS / "recall-alibi-seed-0.json", TrainingConfig))[
+            64
+        ]
+        > 0.9
+    )
+    attention = read_record(RESULTS / "attention-rope-seed-0.json", TrainingConfig)
     assert list(attention.recent_share_by_length()) == [256, 512, 1024, 2048, 4096]
     assert attention.attention[0].entropy_inside(10, 100) is not None
     assert attention.attention[0].entropy_inside(100, 1000) is None
-    assert not read_record(RESULTS / "yarn-seed-0.json").is_own_training
+    assert not read_record(RESULTS / "yarn-seed-0.json", TrainingConfig).is_own_training
 
 
 def changed(tmp_path, change):
@@ -86,20 +91,20 @@ def changed(tmp_path, change):
 def test_an_error_names_file_field_and_fix(tmp_path, change, message):
     path = changed(tmp_path, change)
     with pytest.raises(ValueError, match=rf"rope-seed-0\.json is not a record: .*{message}"):
-        read_record(path)
+        read_record(path, TrainingConfig)
     with pytest.raises(ValueError, match="remove it, and sia reproduce will write it again"):
-        read_record(path)
+        read_record(path, TrainingConfig)
 
 
 @pytest.mark.parametrize(("text", "message"), [("{", "is not JSON"), ("[]", "no JSON object")])
 def test_a_file_that_is_no_json_object_is_named(tmp_path, text, message):
     (tmp_path / "rope-seed-0.json").write_text(text)
     with pytest.raises(ValueError, match=rf"rope-seed-0\.json .*{message}"):
-        read_record(tmp_path / "rope-seed-0.json")
+        read_record(tmp_path / "rope-seed-0.json", TrainingConfig)
 
 
 def test_a_loss_that_is_not_finite_is_not_written(tmp_path):
-    record = read_record(LOSS)
+    record = read_record(LOSS, TrainingConfig)
     with pytest.raises(ValueError, match="JSON"):
         write_record(replace(record, seconds=float("nan")), tmp_path)
     assert not list(tmp_path.iterdir())

@@ -14,12 +14,13 @@ from scale_invariant_attention.lab.seeds import (
     seed_rows,
     with_common_seeds,
 )
+from scale_invariant_attention.training import TrainingConfig
 
 RESULTS = Path(__file__).parents[2] / "results" / "mini"
 
 
 def records(*names):
-    return [read_record(RESULTS / f"{name}.json") for name in names]
+    return [read_record(RESULTS / f"{name}.json", TrainingConfig) for name in names]
 
 
 def test_seeds_of_a_label_become_one_row():

@@ -15,6 +15,14 @@ _NULL = "null in JSON, NaN in Python"
 # A number that may not exist, such as the entropy of a range that no query sees.
 NullableFloat = Annotated[float, _NULL]
 
+# The values that a field of each type takes, and their name in errors.
+_SCALARS: Mapping[Any, tuple[Any, str]] = {
+    bool: (bool, "true or false"),
+    str: (str, "text"),
+    int: (int, "an integer"),
+    float: ((int, float), "a number"),
+}
+
 T = TypeVar("T")
 
 
@@ -23,11 +31,10 @@ def omitted_if_none() -> Any:
     return field(default=None, metadata={_OMITTED: True})
 
 
-def from_json(kind: type[T], value: Any, **types: Any) -> T:
+def from_json(kind: type[T], value: Any, _name: str = "", **types: Any) -> T:
     """An instance of a dataclass from what ``json.loads`` returned.
 
-    Fields with a default may be missing; unknown fields are an error. `types` are those of fields that
-    the class leaves open.
+    Fields with a default may be missing; unknown fields are an error. `types` replace those of fields.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -39,8 +46,23 @@ def from_json(kind: type[T], value: Any, **types: Any) -> T:
     Traceback (most recent call last):
     ValueError: loss[1] must be a number, got '2'
     """
-    read: T = _dataclass(kind, value, "", types)
-    return read
+    _check(isinstance(value, dict), _name or "it", "an object", value)
+    within = f"{_name}." if _name else ""
+    schema: Any = kind
+    known, hints = _fields(schema)
+    for key in value:
+        if key not in known:
+            raise ValueError(f"{within}{key} is no field of it{did_you_mean(key, known)}")
+    parts = {}
+    for name, each in known.items():
+        if name in value:
+            parts[name] = _value((hints | types)[name], value[name], within + name)
+        elif each.default is MISSING and each.default_factory is MISSING:
+            raise ValueError(f"{within}{name} is missing")
+    try:
+        return kind(**parts)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{_name}: {error}" if _name else str(error)) from error
 
 
 def to_json(value: Any) -> Any:
@@ -62,8 +84,8 @@ def to_json(value: Any) -> Any:
 def _value(kind: Any, value: Any, name: str) -> Any:
     if kind is Any:
         return value
-    if is_dataclass(kind):
-        return _dataclass(kind, value, name)
+    if isinstance(kind, type) and is_dataclass(kind):
+        return from_json(kind, value, name)
     if get_origin(kind) is Annotated:
         return math.nan if value is None else _value(get_args(kind)[0], value, name)
     if get_origin(kind) in (Union, types.UnionType):
@@ -83,44 +105,19 @@ def _value(kind: Any, value: Any, name: str) -> Any:
     return _scalar(kind, value, name)
 
 
-def _dataclass(kind: Any, value: Any, name: str, types: Mapping[str, Any] | None = None) -> Any:
-    _check(isinstance(value, dict), name or "it", "an object", value)
-    within = f"{name}." if name else ""
-    known, hints = _fields(kind)
-    hints = {**hints, **(types or {})}
-    for key in value:
-        if key not in known:
-            raise ValueError(f"{within}{key} is no field of it{did_you_mean(key, known)}")
-    parts = {}
-    for each in known.values():
-        if each.name in value:
-            parts[each.name] = _value(hints[each.name], value[each.name], f"{within}{each.name}")
-        elif each.default is MISSING and each.default_factory is MISSING:
-            raise ValueError(f"{within}{each.name} is missing")
-    try:
-        return kind(**parts)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{name}: {error}" if name else str(error)) from error
-
-
 @cache
 def _fields(kind: Any) -> tuple[dict[str, Field[Any]], dict[str, Any]]:
     return {each.name: each for each in fields(kind)}, get_type_hints(kind, include_extras=True)
 
 
 def _scalar(kind: Any, value: Any, name: str) -> Any:
-    if kind is bool:
-        _check(isinstance(value, bool), name, "true or false", value)
-    elif kind is str:
-        _check(isinstance(value, str), name, "text", value)
-    elif kind is int:
-        _check(isinstance(value, int) and not isinstance(value, bool), name, "an integer", value)
-    elif kind is float:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        _check(number, name, "a number", value)
-        _check(math.isfinite(value), name, "a finite number", value)
-    else:
+    if kind not in _SCALARS:
         raise TypeError(f"{name} has a type that JSON cannot have: {kind!r}")
+    accepted, what = _SCALARS[kind]
+    # To Python, True is an integer.
+    fits = isinstance(value, accepted) and (kind is bool) == isinstance(value, bool)
+    _check(fits, name, what, value)
+    _check(kind is not float or math.isfinite(value), name, "a finite number", value)
     return value
 
 

@@ -160,9 +160,7 @@ class LengthAttention:
 
     def entropy_inside(self, start: int, stop: int) -> Mean | None:
         """Entropy inside a range, None unless the context holds the whole of it."""
-        if (start, stop) not in self.ranges:
-            return None
-        return self.overall.entropy[self.ranges.index((start, stop))]
+        return dict(zip(self.ranges, self.overall.entropy, strict=True)).get((start, stop))
 
 
 @dataclass(frozen=True)
@@ -195,13 +193,11 @@ class EvaluationResults(Results):
 
 
 @dataclass(frozen=True)
-class NeedleResults(Results):
+class NeedleResults(Results, NeedleTable):
     """The file that `sia needle` writes; `format` has the fields of a ``NeedleFormat``."""
 
     format: Mapping[str, Any]
     trained_length: int | None
-    lengths: tuple[NeedleShare, ...]
-    cells: tuple[NeedleCell, ...]
 
 
 @dataclass(frozen=True)

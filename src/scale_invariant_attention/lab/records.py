@@ -5,9 +5,9 @@ Tables and figures are made from records alone; the folder of the training may b
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..evaluation import LengthLoss, PositionLoss
 from ..files import replace_file
@@ -22,6 +22,9 @@ from .experiments.evaluations import (
 )
 from .measurements import LengthAttention, NeedleTable, Provenance, RecallShare
 
+if TYPE_CHECKING:
+    from .experiments.table4 import ConversionConfig
+
 # The measurement that a record is about, and the evaluation that made it.
 EVALUATIONS: Mapping[str, type[Any]] = {
     "losses": LossEvaluation,
@@ -34,28 +37,7 @@ EVALUATIONS: Mapping[str, type[Any]] = {
 DIGITS = 5
 
 T = TypeVar("T")
-
-
-class RecordedConfig(Protocol):
-    """The configuration of a trial."""
-
-    @property
-    def scheme(self) -> str:
-        """Name of the scheme."""
-        ...
-
-    @property
-    def seed(self) -> int:
-        """Seed of the training."""
-        ...
-
-    @property
-    def scheme_options(self) -> Mapping[str, Any]:
-        """Options of the scheme."""
-        ...
-
-
-ConfigT_co = TypeVar("ConfigT_co", bound=RecordedConfig, covariant=True)
+ConfigT_co = TypeVar("ConfigT_co", bound="TrainingConfig | ConversionConfig", covariant=True)
 
 
 @dataclass(frozen=True)
@@ -74,24 +56,12 @@ class Validation:
     validation: Mapping[int, float]
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Names of the fields of a record and of its configuration, in the order of its file.
-
-    Files written before a field existed are written back without it.
-    """
-
-    record: tuple[str, ...]
-    config: tuple[str, ...] | None = None
-
-
 @dataclass(frozen=True, kw_only=True)
 class Record(Generic[ConfigT_co]):
     """Configuration and measurements of one trial; `name` is that of its file.
 
-    `trained_as` names the trial whose weights were measured: mostly itself. One of `losses`, `needles`,
-    `recall` and `attention` is there, the one that `evaluation` measures; `by_position` comes with
-    losses.
+    `trained_as` names the trial whose weights were measured: mostly itself. Of `losses` (which come
+    with `by_position`), `needles`, `recall` and `attention`, it has the one that `evaluation` measures.
     """
 
     # In the order in which they are written.
@@ -109,9 +79,10 @@ class Record(Generic[ConfigT_co]):
     seconds: float
     provenance: Provenance
 
-    # Not written.
+    # Not written: `read_from` is the JSON object of the file that the record was read from. Files from
+    # before a field existed are written back without it.
     name: str
-    layout: Layout | None = field(default=None, compare=False, repr=False)
+    read_from: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.losses is not None and not self.losses:
@@ -158,30 +129,27 @@ class Record(Generic[ConfigT_co]):
     def to_dict(self) -> dict[str, Any]:
         """The JSON object of the file."""
         parts = {it.name: to_json(getattr(self, it.name)) for it in fields(self)}
-        del parts["name"], parts["layout"]
-        if self.layout is None:
+        del parts["name"], parts["read_from"]
+        if self.read_from is None:
             return {name: part for name, part in parts.items() if part is not None}
-        known = self.layout.config or tuple(parts["config"])
-        parts["config"] = {name: parts["config"][name] for name in known}
-        return {name: parts[name] for name in self.layout.record}
+        parts["config"] = {name: parts["config"][name] for name in self.read_from["config"]}
+        return {name: parts[name] for name in self.read_from}
 
 
 TrainingRecord = Record[TrainingConfig]
 
 
-@overload
-def read_record(path: Path) -> TrainingRecord: ...
-
-
-@overload
-def read_record(path: Path, kind: type[ConfigT_co]) -> Record[ConfigT_co]: ...
-
-
-def read_record(path: Path, kind: type[Any] = TrainingConfig) -> Any:
+def read_record(path: Path, kind: type[ConfigT_co]) -> Record[ConfigT_co]:
     """The record in a file; `kind` is the class of its configuration."""
     values = _json_object(path)
     try:
-        return _record(path.stem, values, kind)
+        measured = [it for it in EVALUATIONS if it in values]
+        if len(measured) != 1:
+            known, found = ", ".join(EVALUATIONS), " and ".join(measured) or "none"
+            raise ValueError(f"it must have one of {known}, got {found}")
+        evaluation = EVALUATIONS[measured[0]]
+        parts = values | {"name": path.stem, "read_from": values}
+        return from_json(Record, parts, config=kind, evaluation=evaluation, read_from=Any)
     except (ValueError, TypeError) as error:
         raise ValueError(
             f"{path} is not a record: {error}; remove it, and sia reproduce will write it again"
@@ -205,9 +173,8 @@ def read_results(path: Path, kind: type[T]) -> T:
     try:
         return from_json(kind, values)
     except ValueError as error:
-        raise ValueError(
-            f"{path} cannot be read: {error}; rerun the command that wrote it"
-        ) from error
+        message = f"{path} cannot be read: {error}; rerun the command that wrote it"
+        raise ValueError(message) from error
 
 
 def rounded_curve(values: Iterable[float]) -> tuple[float, ...]:
@@ -217,17 +184,6 @@ def rounded_curve(values: Iterable[float]) -> tuple[float, ...]:
     (1.2346, 1e-09)
     """
     return tuple(float(f"{value:.{DIGITS}g}") for value in values)
-
-
-def _record(name: str, values: dict[str, Any], kind: type[Any]) -> Record[Any]:
-    measured = [it for it in EVALUATIONS if it in values]
-    if len(measured) != 1:
-        raise ValueError(
-            f"it must have one of {', '.join(EVALUATIONS)}, got {' and '.join(measured) or 'none'}"
-        )
-    evaluation = EVALUATIONS[measured[0]]
-    record = from_json(Record, values | {"name": name}, config=kind, evaluation=evaluation)
-    return replace(record, layout=Layout(tuple(values), tuple(values["config"])))
 
 
 def _json_object(path: Path) -> dict[str, Any]:

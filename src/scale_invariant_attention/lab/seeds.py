@@ -50,10 +50,6 @@ class SeedRow:
             for length in lengths
         }
 
-    def only(self, seeds: Iterable[int]) -> "SeedRow":
-        """The same row with these seeds alone."""
-        return SeedRow(self.label, {seed: self.seeds[seed] for seed in seeds})
-
 
 def seed_rows(
     records: Iterable[RecordT],
@@ -78,7 +74,10 @@ def with_common_seeds(rows: Mapping[Key, SeedRow]) -> dict[Key, SeedRow]:
     {'a': [1], 'b': [1]}
     """
     seeds = sorted(set.intersection(*(set(row.seeds) for row in rows.values())))
-    return {key: row.only(seeds) for key, row in rows.items()}
+    return {
+        key: SeedRow(row.label, {seed: row.seeds[seed] for seed in seeds})
+        for key, row in rows.items()
+    }
 
 
 def lowest(rows: Mapping[str, SeedRow], length: int) -> list[str]:

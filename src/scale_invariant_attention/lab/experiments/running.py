@@ -20,14 +20,10 @@ from ...files import check_writable
 from ...training.loop import Progress
 from ...training.ranks import open_ranks
 from ..records import Record
-from .trials import Trial, find_record, record_trial
+from .trials import Trial, find_record, ignore, record_trial
 
 # Seconds between two looks at trainings that are running.
 GLANCE = 1.0
-
-
-def _ignore(*news: object) -> None:
-    pass
 
 
 def run_side_by_side(
@@ -36,8 +32,8 @@ def run_side_by_side(
     results: Path,
     *,
     workers: int,
-    watch: Callable[[Mapping[str, int]], object] = _ignore,
-    done: Callable[[Any, Record[Any]], object] = _ignore,
+    watch: Callable[[Mapping[str, int]], object] = ignore,
+    done: Callable[[Any, Record[Any]], object] = ignore,
 ) -> None:
     """Train and record what is not recorded yet, `workers` trainings at a time, each on one core.
 
@@ -90,9 +86,9 @@ def run_in_turn(
     results: Path,
     *,
     device: torch.device | str | None = None,
-    watch: Callable[[Any, Progress], object] = _ignore,
-    notice: Callable[[str], object] = _ignore,
-    done: Callable[[Any, Record[Any]], object] = _ignore,
+    watch: Callable[[Any, Progress], object] = ignore,
+    notice: Callable[[str], object] = ignore,
+    done: Callable[[Any, Record[Any]], object] = ignore,
 ) -> None:
     """Train and record what is not recorded yet, one trial after the other, each on all ranks.
 

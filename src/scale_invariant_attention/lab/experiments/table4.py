@@ -8,12 +8,11 @@ in the paper: a model converted to scale-invariant p-RoPE is a little worse at t
 holds beyond it. REPRODUCTION.md shows whether it does here, calibrated or not.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from math import nan
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -35,10 +34,10 @@ from ...schemes.distance import ScaleInvariant
 from ...schemes.rotary import YaRN
 from ...training.loop import Progress
 from ..measurements import Provenance
-from ..records import Layout, Record, TrainingCurve, rounded_curve
-from ._scales import SCALES, changed
+from ..records import Record, TrainingCurve, rounded_curve
+from ._scales import SCALES
 from .evaluations import LossEvaluation
-from .trials import Trial
+from .trials import Trial, Watch, ignore
 
 # The paper's schemes, in its order, and those that it does not fine-tune.
 SCHEMES = (
@@ -48,18 +47,16 @@ SCHEMES = (
 NOT_CONTINUED = ("rope", "rope-ntk")
 
 LENGTH = 256
-LLAMA: Mapping[str, Any] = MappingProxyType(
-    {
-        "vocab_size": 256,
-        "hidden_size": 128,
-        "intermediate_size": 352,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "max_position_embeddings": LENGTH,
-        "bos_token_id": 0,
-        "eos_token_id": 0,
-    }
-)
+LLAMA = {
+    "vocab_size": 256,
+    "hidden_size": 128,
+    "intermediate_size": 352,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "max_position_embeddings": LENGTH,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
 FIRST = PretrainingRecipe(
     tokens=300 * 16 * LENGTH,
     length=LENGTH,
@@ -84,14 +81,6 @@ EVALUATION = LossEvaluation((256, 1024, 4096), 65_536)
 
 # Sequences of the training text that calibration measures scores on.
 CALIBRATION_ROWS = 16
-
-# The order of the fields in a file of Table 4.
-LAYOUT = Layout(
-    (
-        *("config", "evaluation", "trained_as", "losses"),
-        *("training", "seconds", "corpus", "provenance"),
-    )
-)
 
 
 @dataclass(frozen=True)
@@ -158,14 +147,7 @@ class ConversionTrial(Trial):
     def check(self) -> None:
         """See :class:`Trial`; the standard library can always be read."""
 
-    def train(
-        self,
-        runs: Path,
-        *,
-        device: torch.device | str | None = None,
-        watch: Callable[[Progress], object] = lambda progress: None,
-        notice: Callable[[str], object] = lambda text: None,
-    ) -> Any:
+    def train(self, runs: Path, *, watch: Watch = ignore, **options: Any) -> Any:
         """See :class:`Trial`; always on the CPU.
 
         Several processes may train different schemes: one does the first training, the others wait.
@@ -178,9 +160,7 @@ class ConversionTrial(Trial):
         recipe = replace(config.continued, seed=config.seed + 1)
         return self._continue(model, runs / self.name, recipe, config.first.steps, watch)
 
-    def first_model(
-        self, runs: Path, watch: Callable[[Progress], object] = lambda progress: None
-    ) -> Any:
+    def first_model(self, runs: Path, watch: Watch = ignore) -> Any:
         """The model with RoPE that is converted: trained, resumed or opened."""
         from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -194,11 +174,11 @@ class ConversionTrial(Trial):
 
     def convert(self, model: Any) -> Any:
         """The model with the scheme, before fine-tuning."""
-        config = self.config
+        config, options = self.config, self.config.scheme_options
         if not config.calibrated:
-            return huggingface.convert(model, config.scheme, **config.scheme_options)
+            return huggingface.convert(model, config.scheme, **options)
         # Scores are measured with the rotary that the model is going to have.
-        base = {name: it for name, it in config.scheme_options.items() if name == "base"}
+        base = {name: it for name, it in options.items() if name == "base"}
         huggingface.convert(model, "p-rope", **base)
         rows = Windows(
             standard_library("train"),
@@ -208,44 +188,33 @@ class ConversionTrial(Trial):
             seed=config.seed,
         )
         scores = huggingface.measure_scores(model, [rows[0][0]])
-        return huggingface.convert(
-            model, config.scheme, calibration=scores.without_mean, **config.scheme_options
-        )
+        return huggingface.convert(model, config.scheme, calibration=scores.without_mean, **options)
 
     def steps_trained(self, runs: Path) -> int:
         """See :class:`Trial`: a training counts when it is done."""
-        done = [n for name, n in self.training_steps.items() if (runs / name / "model").exists()]
-        return sum(done)
+        return sum(n for name, n in self.training_steps.items() if (runs / name / "model").exists())
 
     def measure(self, model: Any, runs: Path, device: torch.device) -> Record[ConversionConfig]:
         """See :class:`Trial`."""
         log = training_log(runs / self.training_name)
+        corpus = standard_library("validation")
         # Ascending, and on a model that has read nothing longer: dynamic NTK remembers the longest text.
-        same = SameTokens(
-            standard_library("validation"),
-            sorted(self.evaluation.lengths),
-            at_most=self.evaluation.tokens,
-        )
+        lengths = sorted(self.evaluation.lengths)
+        same = SameTokens(corpus, lengths, at_most=self.evaluation.tokens)
         return Record(
             name=self.name,
             config=self.config,
             evaluation=self.evaluation,
             trained_as=self.training_name,
             losses=tuple(loss_by_length(TokenLosses(model), same)),
-            corpus=standard_library("validation").fingerprint(),
+            corpus=corpus.fingerprint(),
             training=TrainingCurve(rounded_curve(log["loss"]), rounded_curve(log["grad_norm"])),
             seconds=round(sum(log["seconds"]), 1),
             provenance=Provenance(**provenance(), transformers=version("transformers")),
-            layout=LAYOUT,
         )
 
     def _continue(
-        self,
-        model: Any,
-        folder: Path,
-        recipe: PretrainingRecipe,
-        before: int,
-        watch: Callable[[Progress], object],
+        self, model: Any, folder: Path, recipe: PretrainingRecipe, before: int, watch: Watch
     ) -> Any:
         """Train, resume or open the training in a folder, after `before` steps of other trainings."""
         from transformers.utils.logging import disable_progress_bar
@@ -256,9 +225,8 @@ class ConversionTrial(Trial):
         def show(step: int, loss: float) -> None:
             watch(Progress(before + step, steps, loss, nan, nan, nan, None))
 
-        return continue_pretraining(
-            model, standard_library("train"), folder, recipe, watch=show, use_cpu=True
-        )
+        corpus = standard_library("train")
+        return continue_pretraining(model, corpus, folder, recipe, watch=show, use_cpu=True)
 
 
 class TokenLosses:
@@ -305,13 +273,10 @@ def conversion_trials(
         )
     for name in names:
         if name not in SCHEMES:
-            raise ValueError(
-                f"Table 4 has no scheme {name!r}{did_you_mean(name, SCHEMES)}; its schemes are: "
-                f"{', '.join(SCHEMES)}"
-            )
-    measured = changed(EVALUATION, evaluation)
+            hint, known = did_you_mean(name, SCHEMES), ", ".join(SCHEMES)
+            raise ValueError(f"Table 4 has no scheme {name!r}{hint}; its schemes are: {known}")
     return [
-        ConversionTrial(_name(config), config, measured)
+        ConversionTrial(_name(config), config, EVALUATION.changed(evaluation))
         for seed in seeds
         for name in names or SCHEMES
         for config in _configs(name, seed)
@@ -326,22 +291,14 @@ def _name(config: ConversionConfig) -> str:
 
 
 def _configs(scheme: str, seed: int) -> list[ConversionConfig]:
-    ways: list[tuple[bool, PretrainingRecipe | None]] = [(False, CONTINUED)]
-    if scheme in NOT_CONTINUED:
-        ways = [(False, None)]
-    elif isinstance(schemes.get(scheme).distance, ScaleInvariant):
-        ways = [
-            (calibrated, recipe) for recipe in (CONTINUED, None) for calibrated in (False, True)
-        ]
-    options = _scheme_options(scheme)
+    slots, options = schemes.get(scheme), SCALES["mini"].scheme_options(scheme)
+    if isinstance(slots.rotary, YaRN):
+        # transformers' YaRN needs it.
+        options = {"factor": max(EVALUATION.lengths) / LENGTH}
+    in_both_ways = isinstance(slots.distance, ScaleInvariant)
+    recipes = (CONTINUED, None) if in_both_ways else (CONTINUED,)
     return [
         ConversionConfig(scheme, seed, calibrated, dict(LLAMA), FIRST, recipe, options)
-        for calibrated, recipe in ways
+        for recipe in ((None,) if scheme in NOT_CONTINUED else recipes)
+        for calibrated in ((False, True) if in_both_ways else (False,))
     ]
-
-
-def _scheme_options(scheme: str) -> dict[str, Any]:
-    """Base and tau of the miniature, or the factor that transformers' YaRN needs."""
-    if isinstance(schemes.get(scheme).rotary, YaRN):
-        return {"factor": max(EVALUATION.lengths) / LENGTH}
-    return dict(SCALES["mini"].scheme_options(scheme))

@@ -27,6 +27,13 @@ from ..records import (
 )
 from .evaluations import Evaluation
 
+# Called after every step of a training.
+Watch = Callable[[Progress], object]
+
+
+def ignore(*news: object) -> None:
+    """Take no notice: the default of callbacks."""
+
 
 class DifferentRecordError(ValueError):
     """A file records another trial than the one of its name."""
@@ -65,8 +72,8 @@ class Trial(ABC):
         runs: Path,
         *,
         device: torch.device | str | None = None,
-        watch: Callable[[Progress], object] = lambda progress: None,
-        notice: Callable[[str], object] = lambda text: None,
+        watch: Watch = ignore,
+        notice: Callable[[str], object] = ignore,
     ) -> Any:
         """Train the model, or resume its training, in folders inside `runs`."""
 

@@ -73,7 +73,7 @@ def _entry_of_record(path: Path) -> Entry:
         raise ValueError(
             f"{path} is a record of Table 4, which this page does not show; use sia reproduce page"
         )
-    record = read_record(path)
+    record = read_record(path, TrainingConfig)
     own = record.is_own_training
     measured = _recorded(record)
     if own:
