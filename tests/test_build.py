@@ -118,10 +118,12 @@ def test_source_distribution_contains_all_kernel_sources(project, tmp_path):
     assert set(kernel_files(built(unpacked, "*.whl"))) == {"_kernels.so"}
 
 
-def test_the_web_page_is_installed_with_the_package(project, tmp_path):
-    inside = Path("src/scale_invariant_attention/lab/reporting/web_page")
-    shutil.copytree(ROOT / inside, project / inside)
-    for package in (inside.parent, inside.parent.parent):
+def test_pages_and_their_templates_are_installed_with_the_package(project, tmp_path):
+    lab = Path("src/scale_invariant_attention/lab")
+    folders = lab / "templates", lab / "reporting/web_page/assets"
+    for folder in folders:
+        shutil.copytree(ROOT / folder, project / folder)
+    for package in (lab, lab / "reporting", lab / "reporting/web_page"):
         (project / package / "__init__.py").touch()
     compiler, _ = fake_compiler(tmp_path)
     assert hook(project, "build_sdist", CXX=str(compiler)).returncode == 0
@@ -130,9 +132,9 @@ def test_the_web_page_is_installed_with_the_package(project, tmp_path):
     (unpacked,) = tmp_path.glob("scale_invariant_attention-*")
     assert hook(unpacked, "build_wheel", CXX=str(compiler)).returncode == 0
     with zipfile.ZipFile(built(unpacked, "*.whl")) as archive:
-        found = {name for name in archive.namelist() if "/assets/" in name}
-    assets = (it for it in (ROOT / inside / "assets").rglob("*") if it.is_file())
-    assert found == {it.relative_to(ROOT / "src").as_posix() for it in assets}
+        found = {name for name in archive.namelist() if "/lab/" in name and name[-3:] != ".py"}
+    files = (it for folder in folders for it in (ROOT / folder).rglob("*") if it.is_file())
+    assert found == {it.relative_to(ROOT / "src").as_posix() for it in files}
 
 
 @needs_compiler

@@ -7,8 +7,10 @@ from small_records import LENGTHS, table
 from small_records import record as trained
 
 from scale_invariant_attention.lab.experiments import table4
-from scale_invariant_attention.lab.reporting._conversion_section import conversion_section
-from scale_invariant_attention.lab.reporting.reproduction import page_and_figures
+from scale_invariant_attention.lab.reporting.reproduction import (
+    conversion_section,
+    page_and_figures,
+)
 
 OURS = "scale-invariant-p-rope"
 
@@ -38,7 +40,7 @@ def section(*names, seeds=(0,)):
     records = [
         record(trial, losses_of(trial)) for trial in table4.conversion_trials("mini", names, seeds)
     ]
-    return "\n\n".join(conversion_section(records))
+    return conversion_section(records)
 
 
 def lines(page, start):

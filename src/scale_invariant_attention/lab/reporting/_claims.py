@@ -1,13 +1,11 @@
 """The paper's claims as inequalities, and whether the records bear them out."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..seeds import SeedRow, Spread
-from ..tables import markdown_table
 from . import paper
-from .drawing import title_of
-from .paper import OURS
+from .paper import OURS, PrintedTable
 
 # Stands for the best scheme except ours at the length in question.
 BEST_RIVAL = "the best rival"
@@ -15,9 +13,6 @@ RIVALS = tuple(scheme for scheme in paper.TABLE1 if scheme != OURS)
 
 # The 95% quantiles of Student's t for means of 2, 3, 4 ... values, in standard errors.
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-
-# Values by scheme, at the three lengths.
-PrintedTable = Mapping[str, tuple[float, float, float]]
 
 # A scheme, and the index of a length: 0 is the training length, 1 four times it, 2 sixteen times it.
 Cell = tuple[str, int]
@@ -151,25 +146,3 @@ def _in_paper(claim: Claim, printed: PrintedTable) -> float | None:
         return None
     low, high = _hardest(claim, lambda name, index: printed[name][index])
     return printed[low[0]][low[1]] - printed[high[0]][high[1]]
-
-
-CLAIMS_HEAD = """### Agreement with the paper
-
-Each claim is written as a difference in {what} that is negative if the claim holds. Seeds are
-compared one by one. A claim counts as decided if the 95% confidence interval of the difference
-excludes zero."""
-
-
-def verdict_table(judgements: Iterable[Judgement]) -> str:
-    """One row per claim: the difference in the paper and here, and whether it holds."""
-    return markdown_table(("the paper says", "paper", "here", "holds here"), map(_row, judgements))
-
-
-def _row(judgement: Judgement) -> tuple[str, str, str, str]:
-    against = "" if judgement.against is None else f" (against {title_of(judgement.against)})"
-    printed = "no number" if judgement.paper is None else f"{judgement.paper:+.3f}"
-    return judgement.claim.text + against, printed, _signed(judgement.here), judgement.verdict
-
-
-def _signed(spread: Spread) -> str:
-    return f"{spread}" if spread.mean < 0 else f"+{spread}"
