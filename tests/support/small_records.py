@@ -5,8 +5,8 @@ from dataclasses import replace
 from scale_invariant_attention import schemes
 from scale_invariant_attention.evaluation import LengthLoss, PositionLoss
 from scale_invariant_attention.lab.experiments import recall, table2
-from scale_invariant_attention.lab.experiments._scales import SCALES
 from scale_invariant_attention.lab.experiments.evaluations import LossEvaluation
+from scale_invariant_attention.lab.experiments.table1 import SCALES
 from scale_invariant_attention.lab.measurements import (
     NeedleShare,
     NeedleTable,

@@ -33,9 +33,6 @@ EVALUATIONS: Mapping[str, type[Any]] = {
     "attention": AttentionEvaluation,
 }
 
-# Significant digits of a training curve.
-DIGITS = 5
-
 T = TypeVar("T")
 ConfigT_co = TypeVar("ConfigT_co", bound="TrainingConfig | ConversionConfig", covariant=True)
 
@@ -46,6 +43,15 @@ class TrainingCurve:
 
     loss: tuple[float, ...]
     gradient_norm: tuple[float, ...]
+
+    @classmethod
+    def rounded(cls, *curves: Iterable[float]) -> "TrainingCurve":
+        """Loss and gradient norm in the five significant digits that records keep.
+
+        >>> TrainingCurve.rounded([1.23456789], [1e-9])
+        TrainingCurve(loss=(1.2346,), gradient_norm=(1e-09,))
+        """
+        return cls(*(tuple(float(f"{value:.5g}") for value in curve) for curve in curves))
 
 
 @dataclass(frozen=True)
@@ -175,15 +181,6 @@ def read_results(path: Path, kind: type[T]) -> T:
     except ValueError as error:
         message = f"{path} cannot be read: {error}; rerun the command that wrote it"
         raise ValueError(message) from error
-
-
-def rounded_curve(values: Iterable[float]) -> tuple[float, ...]:
-    """A training curve in the digits that records keep.
-
-    >>> rounded_curve([1.23456789, 1e-9])
-    (1.2346, 1e-09)
-    """
-    return tuple(float(f"{value:.{DIGITS}g}") for value in values)
 
 
 def _json_object(path: Path) -> dict[str, Any]:

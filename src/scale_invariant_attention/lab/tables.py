@@ -1,6 +1,6 @@
 """Tables of values by context length, for Markdown, for the web page and for the terminal."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .seeds import SeedRow, Spread
@@ -62,16 +62,10 @@ def length_table(
 ) -> Table:
     """Mean and standard error over seeds: one row per key of `rows`, one column per length.
 
-    Args:
-        rows: by key, which is the head of a row unless `titles` has another.
-        head: header of the first column.
-        best: marks the best of each column; nothing is marked where all are alike.
-        lengths: of the columns; by default all that were measured, ascending.
-        titles: heads of rows by key.
-        column: header of a length.
-        change: whether to add a column with the change from the first length to the last.
-        note: text beside a value.
-        caption: of the table.
+    The key is the head of a row unless `titles` has another; `head` is the header of the heads, `column`
+    that of a length. `best` marks the best of each column in which means differ. `lengths` are all that
+    were measured by default, ascending. `change` adds a column with the change from the first length to
+    the last. `note` is the text beside a value.
 
     >>> rows = {"rope": SeedRow("rope", {0: {256: 1.5}}), "alibi": SeedRow("alibi", {0: {256: 1.2}})}
     >>> print(markdown(length_table(rows, "scheme", min)))
@@ -82,7 +76,8 @@ def length_table(
     """
     spreads = {key: row.spreads for key, row in rows.items()}
     lengths = lengths or sorted({length for mine in spreads.values() for length in mine})
-    marked = _marked(spreads.values(), lengths, best)
+    columns = {n: {mine[n].mean for mine in spreads.values() if n in mine} for n in lengths}
+    marked = {n: best(means) for n, means in columns.items() if best and len(means) > 1}
 
     def cell(key: str, length: int) -> Cell:
         spread = spreads[key].get(length)
@@ -94,31 +89,15 @@ def length_table(
     for key, mine in spreads.items():
         cells = [cell(key, length) for length in lengths]
         if change:
-            means = [mine[length].mean for length in lengths if length in mine]
-            cells.append(Cell(f"{means[-1] - means[0]:+.3f}"))
+            known = [mine[length].mean for length in lengths if length in mine]
+            cells.append(Cell(f"{known[-1] - known[0]:+.3f}"))
         built.append(Row((titles or {}).get(key, key), cells, key))
     header = [head, *map(column, lengths), *(["change"] if change else [])]
     return Table(header, built, caption)
 
 
-def _marked(
-    rows: Collection[Mapping[int, Spread]], lengths: Iterable[int], best: Best | None
-) -> dict[int, float]:
-    """The best mean of each column in which means differ."""
-    if best is None:
-        return {}
-    columns = {length: {it[length].mean for it in rows if length in it} for length in lengths}
-    return {length: best(means) for length, means in columns.items() if len(means) > 1}
-
-
 def markdown(table: Table) -> str:
-    """A table as Markdown, the best of each column in bold.
-
-    >>> print(markdown(Table(("scheme", "loss"), [Row("rope", [Cell("1.5", best=True)])])))
-    | scheme | loss |
-    |---|---|
-    | rope | **1.5** |
-    """
+    """A table as Markdown, the best of each column in bold: see :func:`length_table`."""
     lines = (
         [row.head, *(f"**{it.text}**" if it.best else it.text for it in row.cells)]
         for row in table.rows

@@ -4,10 +4,10 @@ import pytest
 from own_schemes import OWN, own_scheme
 
 from scale_invariant_attention import schemes
-from scale_invariant_attention.lab.experiments._scales import SCALES
 from scale_invariant_attention.lab.experiments.catalogue import ATTENTION_SCHEMES, SWEPT_VALUES
 from scale_invariant_attention.lab.experiments.running import run_in_turn
 from scale_invariant_attention.lab.experiments.table1 import (
+    SCALES,
     attention_trials,
     loss_trials,
     sweep_trials,

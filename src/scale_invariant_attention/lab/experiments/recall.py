@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ._scales import SEEDS
 from .evaluations import RecallEvaluation
-from .table1 import loss_trials
+from .table1 import SEEDS, loss_trials
 from .trials import TrainingTrial
 
 # So few values that knowing which ones occur says little about the one asked for.

@@ -37,16 +37,10 @@ def run_side_by_side(
 ) -> None:
     """Train and record what is not recorded yet, `workers` trainings at a time, each on one core.
 
-    A trial that fails, or Ctrl-C, ends all of them. Records stay; trainings that were interrupted resume
-    when this is called again.
-
-    Args:
-        trials: in the order in which they start.
-        runs: folder for the folders of their trainings.
-        results: folder for their records.
-        workers: number of trainings at a time.
-        watch: called now and then with the steps done in each trial, by its name.
-        done: called with each record, first with those that exist already.
+    Folders of trainings are inside `runs`, records in `results`. A trial that fails, or Ctrl-C, ends all
+    of them; records stay, and interrupted trainings resume when this is called again. `watch` is called
+    now and then with the steps done in each trial, by its name; `done` with each record, first with
+    those that exist already.
     """
     remaining: dict[str, list[Trial]] = {}
     for trial, record in _with_records(trials, results):
@@ -65,16 +59,10 @@ def run_side_by_side(
                 running.remove(worker)
                 for trial, record in zip(worker.group, worker.records(), strict=True):
                     done(trial, record)
-            unfinished = {trial.name for group in waiting for trial in group}
-            unfinished |= {trial.name for worker in running for trial in worker.group}
-            watch(
-                {
-                    trial.name: trial.steps_trained(runs)
-                    if trial.name in unfinished
-                    else sum(trial.training_steps.values())
-                    for trial in trials
-                }
-            )
+            steps = {trial.name: sum(trial.training_steps.values()) for trial in trials}
+            for group in (*waiting, *(worker.group for worker in running)):
+                steps |= {trial.name: trial.steps_trained(runs) for trial in group}
+            watch(steps)
     finally:
         for worker in running:
             worker.stop()

@@ -13,9 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...training import TrainingConfig
-from ._scales import SEEDS
 from .evaluations import Evaluation, NeedleEvaluation
-from .table1 import loss_trials
+from .table1 import SEEDS, loss_trials
 from .trials import TrainingTrial
 
 # Fields that training and fine-tuning must have in common: the model, and how it is computed.

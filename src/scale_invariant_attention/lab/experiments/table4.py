@@ -34,9 +34,9 @@ from ...schemes.distance import ScaleInvariant
 from ...schemes.rotary import YaRN
 from ...training.loop import Progress
 from ..measurements import Provenance
-from ..records import Record, TrainingCurve, rounded_curve
-from ._scales import SCALES
+from ..records import Record, TrainingCurve
 from .evaluations import LossEvaluation
+from .table1 import SCALES
 from .trials import Trial, Watch, ignore
 
 # The paper's schemes, in its order, and those that it does not fine-tune.
@@ -208,7 +208,7 @@ class ConversionTrial(Trial):
             trained_as=self.training_name,
             losses=tuple(loss_by_length(TokenLosses(model), same)),
             corpus=corpus.fingerprint(),
-            training=TrainingCurve(rounded_curve(log["loss"]), rounded_curve(log["grad_norm"])),
+            training=TrainingCurve.rounded(log["loss"], log["grad_norm"]),
             seconds=round(sum(log["seconds"]), 1),
             provenance=Provenance(**provenance(), transformers=version("transformers")),
         )

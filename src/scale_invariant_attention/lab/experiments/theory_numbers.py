@@ -46,19 +46,15 @@ def against_length(
 
 def _at_length(name: str, length: int, samples: int) -> LengthAttention:
     found = gaussian_attention(name, length, samples=samples)
-    inside = list(found.range_entropy.items())
-    return LengthAttention(
-        length,
-        # The ranges are adjacent.
-        edges=(*(start for (start, _), _ in inside), *(stop for (_, stop), _ in inside[-1:])),
-        overall=AttentionMeans(
-            share=(),
-            entropy=tuple(_mean(estimate) for _, estimate in inside),
-            global_entropy=(_mean(found.global_entropy),),
-            recent_share=(_mean(found.recent_share),),
-        ),
-        layers=(),
+    overall = AttentionMeans(
+        share=(),
+        entropy=tuple(map(_mean, found.range_entropy.values())),
+        global_entropy=(_mean(found.global_entropy),),
+        recent_share=(_mean(found.recent_share),),
     )
+    # The ranges are adjacent.
+    edges = sorted({edge for edges in found.range_entropy for edge in edges})
+    return LengthAttention(length, tuple(edges), overall, layers=())
 
 
 def range_entropies(

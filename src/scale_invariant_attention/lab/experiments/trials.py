@@ -16,15 +16,7 @@ from ...training.loop import Progress
 from ...training.runs import CHECKPOINTS, METRICS, differences
 from .._schema import to_json
 from ..measurements import Provenance
-from ..records import (
-    Record,
-    TrainingCurve,
-    TrainingRecord,
-    Validation,
-    read_record,
-    rounded_curve,
-    write_record,
-)
+from ..records import Record, TrainingCurve, TrainingRecord, Validation, read_record, write_record
 from .evaluations import Evaluation
 
 # Called after every step of a training.
@@ -187,17 +179,16 @@ class TrainingTrial(Trial):
         model = model.to(device)
         with self.config.autocast(device):
             measured = self.evaluation.measure(model, self.config, device)
-        curves = {
-            name: rounded_curve(line[name] for line in metrics if name in line)
-            for name in ("loss", "gradient_norm")
-        }
+        curves = (
+            [line[name] for line in metrics if name in line] for name in ("loss", "gradient_norm")
+        )
         return Record(
             name=self.name,
             config=self.config,
             evaluation=self.evaluation,
             trained_as=self.training_name,
             **measured,
-            training=TrainingCurve(**curves),
+            training=TrainingCurve.rounded(*curves),
             validation=tuple(self._validation(line) for line in metrics if "validation" in line),
             seconds=round(sum(line.get("seconds", 0.0) for line in metrics), 1),
             provenance=Provenance(**provenance()),
