@@ -89,7 +89,7 @@ def test_a_saved_model_gets_the_format_of_the_paper(tmp_path):
     ("words", "message"),
     [
         (("--lengths", "8"), "length must be at least"),
-        (("--lengths", "99999999"), "take a longer haystack or a shorter length"),
+        (("--lengths", "99999999"), "use a longer haystack or a shorter length"),
         (
             ("--depths", "0,50,20"),
             "--depths must be increasing percentages from 0 to 100, got '0,50,20'",

@@ -1,16 +1,19 @@
 """`sia bench`: speed and memory of the op, side by side with its rivals."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
+from .errors import plain_errors
+from .options import or_bad_parameter
 from .terminal import Page
 
 if TYPE_CHECKING:
-    from ..lab.benchmark.records import Ratio, Record, Timing
+    from ..lab.benchmark.records import Record, Timing
     from ..lab.benchmark.rivals import Rival
 
 OUTPUT = Path("benchmark-output")
@@ -19,19 +22,16 @@ PAGE = OUTPUT / "benchmark.md"
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-Flex = Annotated[bool, typer.Option("--flex/--no-flex", help="Compile FlexAttention and compare.")]
+Flex = Annotated[bool, Option("--flex/--no-flex", help="Compile FlexAttention and compare.")]
 Seconds = Annotated[
     float | None,
-    typer.Option(
-        min=0,
-        help="Time per problem, after at least three rounds; by default 30, for ratios 15.",
+    Option(
+        min=0, help="Time per problem, after at least three rounds; by default 30, for ratios 15."
     ),
 ]
-Output = Annotated[Path, typer.Option(metavar="CSV", help="File to write; replaced if it exists.")]
-Quick = Annotated[
-    bool, typer.Option("--quick", help="Tiny problems, at which targets mean nothing.")
-]
-Results = Annotated[Path, typer.Option(metavar="CSV", help="File that `sia bench` wrote.")]
+Output = Annotated[Path, Option(metavar="CSV", help="File to write; replaced if it exists.")]
+Quick = Annotated[bool, Option("--quick", help="Tiny problems, at which targets mean nothing.")]
+Results = Annotated[Path, Option(metavar="CSV", help="File that `sia bench` wrote.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -39,24 +39,24 @@ def bench(
     context: typer.Context,
     lengths: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="L,L",
             help="In tokens; by default 512 to 32768, and 4096, 16384 and 65536 for decoding.",
         ),
     ] = None,
     shapes: Annotated[
         list[str] | None,
-        typer.Option(metavar="HxD,HxD", help="Heads x head size; by default 6x128 and 12x64."),
+        Option(metavar="HxD,HxD", help="Heads x head size; by default 6x128 and 12x64."),
     ] = None,
     passes: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="PASS,PASS", help="forward, forward+backward, decode; all three by default."
         ),
     ] = None,
     rivals: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="NAME,NAME",
             help="eager, and backends by name; by default all except the reference. sdpa always runs.",
         ),
@@ -64,20 +64,15 @@ def bench(
     flex: Flex = True,
     seconds: Seconds = None,
     slowest: Annotated[
-        float,
-        typer.Option(min=0, help="In seconds: skip a rival that needs more for one run."),
+        float, Option(min=0, help="In seconds: skip a rival that needs more for one run.")
     ] = 60,
-    memory: Annotated[
-        bool, typer.Option("--memory/--no-memory", help="Measure peak memory.")
-    ] = True,
+    memory: Annotated[bool, Option("--memory/--no-memory", help="Measure peak memory.")] = True,
     memory_limit: Annotated[
-        float,
-        typer.Option(min=0, help="In GiB: skip a rival whose score matrices need more."),
+        float, Option(min=0, help="In GiB: skip a rival whose score matrices need more.")
     ] = 4,
     output: Output = TIMINGS,
     resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Continue --output, if this code and machine wrote it."),
+        bool, Option("--resume", help="Continue --output, if this code and machine wrote it.")
     ] = False,
     quick: Quick = False,
 ) -> None:
@@ -89,7 +84,7 @@ def bench(
         _refuse_options_before(context)
         return
     from ..lab.benchmark import grid
-    from ..lab.benchmark.records import Timing
+    from ..lab.benchmark.records import Timing, write_records
     from ..lab.benchmark.rivals import BASELINE, contenders, rival_named
     from ..lab.benchmark.timing import Bounds
     from ..provenance import provenance
@@ -97,27 +92,24 @@ def bench(
     extent = grid.QUICK if quick else grid.FULL
     invited = [rival.name for rival in contenders().values() if rival.invited]
     names = dict.fromkeys([BASELINE, *(_items(rivals) or invited)])
+    rows: list[Timing] = []
+    earlier = None
     try:
         chosen = [rival_named(name) for name in names if flex or name != "flex"]
         problems = grid.problems(extent, _items(shapes), _items(lengths), _items(passes))
         origin = provenance() | {"rivals": " ".join(rival.name for rival in chosen)}
-        earlier = grid.read_resumable(output, origin) if resume and output.exists() else None
+        if resume and output.exists():
+            earlier = grid.read_resumable(output, origin)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     _refuse_wrong(chosen)
-
-    rows: list[Timing] = []
-    if earlier is None:
-        origin |= Bounds.measure().record()
-    else:
-        origin, rows = earlier
-    page, bounds = Page(), Bounds.from_record(origin)
-    _print_origin(page, origin)
-
-    def measure(problem: Any) -> list[Timing]:
+    origin, rows = earlier or (origin | Bounds.measure().record(), rows)
+    page, bounds = _page(origin), Bounds.from_record(origin)
+    for problem in problems:
+        page.heading(str(problem))
         if grid.is_recorded(problem, rows):
             page.line("already recorded")
-            return []
+            continue
         taking_part = []
         for rival in chosen:
             reason = grid.skipped_reason(problem, rival, memory_limit * 2**30, slowest)
@@ -126,17 +118,16 @@ def bench(
             else:
                 page.line(f"without {rival.name}: {reason}")
         turns = extent.seconds if seconds is None else seconds
-        return grid.measure_problem(problem, taking_part, turns, bounds, memory)
-
-    def show(found: list[Timing]) -> None:
+        found = grid.measure_problem(problem, taking_part, turns, bounds, memory)
+        rows += found
+        write_records(output, origin, rows)
         page.table(("rival", "ms", "to SDPA", "of bound", "MiB"), map(_cells, found), numbers=True)
-
-    _measure_all(page, output, origin, rows, problems, measure, show)
+    page.line(f"\nWritten to {output}")
 
 
 @app.command()
 def ratios(
-    backend: Annotated[str, typer.Option(help="The backend to compare.")] = "cpu",
+    backend: Annotated[str, Option(help="The backend to compare.")] = "cpu",
     flex: Flex = True,
     seconds: Seconds = None,
     output: Output = RATIOS,
@@ -149,94 +140,86 @@ def ratios(
     """
     from ..attention import unavailable_backends
     from ..lab.benchmark import comparisons
-    from ..lab.benchmark.records import Ratio
+    from ..lab.benchmark.records import Ratio, write_records
     from ..lab.benchmark.rivals import BASELINE, backend_named, contenders, rival_named
     from ..lab.benchmark.timing import Bounds
     from ..provenance import provenance
 
-    try:
-        rival, baseline = backend_named(backend), rival_named(BASELINE)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="'--backend'") from error
+    rival = or_bad_parameter(lambda: backend_named(backend), "--backend")
+    baseline = rival_named(BASELINE)
     other = contenders().get("flex") if flex and backend != "flex" else None
     _refuse_wrong([rival, baseline] if other is None else [rival, baseline, other])
 
-    page, bounds = Page(), Bounds.measure()
+    bounds = Bounds.measure()
     origin = provenance() | {"backend": backend} | bounds.record()
-    _print_origin(page, origin)
+    page = _page(origin)
     if other is None:
         page.line(f"without flex: {unavailable_backends().get('flex', 'not requested')}")
     if comparisons.cores() == 1:
         page.line("without two threads: there is one core")
     lengths, usual_seconds = (comparisons.QUICK, 0.05) if quick else (comparisons.FULL, 15)
     turns = usual_seconds if seconds is None else seconds
+    read_bandwidth = bounds.read_gigabytes_per_second
     rows: list[Ratio] = []
-
-    def measure(comparison: comparisons.Comparison) -> list[Ratio]:
+    for comparison in comparisons.all_comparisons(rival, baseline, other, read_bandwidth, lengths):
+        page.heading(str(comparison))
         try:
-            return comparisons.measure_comparison(comparison, turns)
+            found = comparisons.measure_comparison(comparison, turns)
         except NotImplementedError as declined:
             page.line(f"without {comparison.names}: {declined}")
-            return []
-
-    def show(found: list[Ratio]) -> None:
-        page.table(("", "measured", "target", "met"), map(_target_cells, found))
-
-    chosen = comparisons.all_comparisons(
-        rival, baseline, other, bounds.read_gigabytes_per_second, lengths
-    )
-    _measure_all(page, output, origin, rows, chosen, measure, show)
+            continue
+        rows += found
+        write_records(output, origin, rows)
+        page.table(
+            ("", "measured", "target", "met"),
+            [
+                (row.comparison, row.shown, row.shown_target, "yes" if row.met else "no")
+                for row in found
+            ],
+        )
+    page.line(f"\nWritten to {output}")
     page.line(f"{sum(row.met for row in rows)} of {len(rows)} targets met.")
 
 
 @app.command(name="models")
-def bench_models(
-    seconds: Seconds = None,
-    output: Output = MODELS,
-    quick: Quick = False,
-) -> None:
+def bench_models(seconds: Seconds = None, output: Output = MODELS, quick: Quick = False) -> None:
     """Time steps of whole models: the scale-invariant scheme relative to plain RoPE on SDPA."""
     from ..lab.benchmark import models
-    from ..lab.benchmark.records import ModelTiming
+    from ..lab.benchmark.records import ModelTiming, write_records
     from ..lab.benchmark.timing import Bounds
     from ..provenance import provenance
 
-    page = Page()
     origin = provenance() | Bounds.measure().record()
-    _print_origin(page, origin)
+    page = _page(origin)
     usual_seconds = 0.05 if quick else 30
     turns = usual_seconds if seconds is None else seconds
-
-    def show(found: list[ModelTiming]) -> None:
-        for row in found:
-            page.line(
-                f"{row.median_ms:#.4g} ms, {row.ratio:.3f} ({row.ratio_low:.3f} to "
-                f"{row.ratio_high:.3f}) of RoPE on SDPA; target: at most {row.target:g}, "
-                f"{'met' if row.met else 'not met'}"
-            )
-            if row.attention_share is not None:
-                page.line(f"{row.attention_share:.0%} of the time per token in attention")
-
-    problems = models.model_problems(quick)
-    _measure_all(
-        page, output, origin, [], problems, lambda it: [models.measure_model(it, turns)], show
-    )
+    rows: list[ModelTiming] = []
+    for problem in models.model_problems(quick):
+        page.heading(str(problem))
+        row = models.measure_model(problem, turns)
+        rows.append(row)
+        write_records(output, origin, rows)
+        page.line(
+            f"{row.median_ms:#.4g} ms, {row.ratio:.3f} ({row.ratio_low:.3f} to "
+            f"{row.ratio_high:.3f}) of RoPE on SDPA; target: at most {row.target:g}, "
+            f"{'met' if row.met else 'not met'}"
+        )
+        if row.attention_share is not None:
+            page.line(f"{row.attention_share:.0%} of the time per token in attention")
+    page.line(f"\nWritten to {output}")
 
 
 @app.command()
 def plot(
     results: Results = TIMINGS,
-    output: Annotated[Path, typer.Option(help="Folder for the figures.")] = OUTPUT,
+    output: Annotated[Path, Option(help="Folder for the figures.")] = OUTPUT,
 ) -> None:
     """Draw recorded timings against length. Needs matplotlib."""
     from ..lab.benchmark.figures import draw
     from ..lab.benchmark.records import Timing
 
-    try:
+    with plain_errors():
         written = draw(*_read(results, Timing, "--results"), output)
-    except ModuleNotFoundError as missing:
-        typer.echo(f"Not drawn: {missing}", err=True)
-        raise typer.Exit(1) from missing
     typer.echo("\n".join(map(str, written)))
 
 
@@ -244,12 +227,12 @@ def plot(
 def write_page(
     results: Results = TIMINGS,
     ratios: Annotated[
-        Path, typer.Option(metavar="CSV", help="File that `sia bench ratios` wrote, if it exists.")
+        Path, Option(metavar="CSV", help="File that `sia bench ratios` wrote, if it exists.")
     ] = RATIOS,
     models: Annotated[
-        Path, typer.Option(metavar="CSV", help="File that `sia bench models` wrote, if it exists.")
+        Path, Option(metavar="CSV", help="File that `sia bench models` wrote, if it exists.")
     ] = MODELS,
-    output: Annotated[Path, typer.Option(metavar="MD", help="The page to write.")] = PAGE,
+    output: Annotated[Path, Option(metavar="MD", help="The page to write.")] = PAGE,
 ) -> None:
     """Write recorded results up as a page of the documentation."""
     from ..lab.benchmark.records import ModelTiming, Ratio, Timing
@@ -263,38 +246,13 @@ def write_page(
     typer.echo(str(output))
 
 
-def _measure_all(
-    page: Page,
-    output: Path,
-    origin: dict[str, str],
-    rows: "list[Record]",
-    problems: Iterable[Any],
-    measure: "Callable[[Any], list[Record]]",
-    show: "Callable[[list[Record]], None]",
-) -> None:
-    """Measure one problem after another, and record it, so that an interrupted run loses nothing."""
-    from ..lab.benchmark.records import write_records
-
-    for problem in problems:
-        page.heading(str(problem))
-        found = measure(problem)
-        if found:
-            rows += found
-            write_records(output, origin, rows)
-            show(found)
-    page.line(f"\nWritten to {output}")
-
-
 def _read(path: Path, kind: "type[Record]", option: str) -> "tuple[dict[str, str], list[Record]]":
     from ..lab.benchmark.records import read_records
 
-    try:
-        return read_records(path, kind)
-    except FileNotFoundError as missing:
+    if not path.exists():
         reason = f"{str(path)!r} does not exist; give a recorded file, or record one first"
-        raise typer.BadParameter(reason, param_hint=f"'{option}'") from missing
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=f"'{option}'") from error
+        raise typer.BadParameter(reason, param_hint=f"'{option}'")
+    return or_bad_parameter(lambda: read_records(path, kind), option)
 
 
 def _refuse_wrong(rivals: "Iterable[Rival]") -> None:
@@ -307,15 +265,17 @@ def _refuse_wrong(rivals: "Iterable[Rival]") -> None:
         raise typer.Exit(1)
 
 
-def _print_origin(page: Page, origin: dict[str, str]) -> None:
-    """The machine, its bounds and the versions."""
+def _page(origin: dict[str, str]) -> Page:
+    """A page that begins with the machine, its bounds and the versions."""
     from ..lab.benchmark.timing import Bounds
 
+    page = Page()
     page.line(
         f"{origin['cpu']}, {origin['threads']} threads, load {origin['load']} before the run; "
         f"torch {origin['torch']}, commit {origin['commit']}."
     )
     page.line(f"Bounds: {Bounds.from_record(origin)}")
+    return page
 
 
 def _cells(row: "Timing") -> Sequence[str]:
@@ -326,10 +286,6 @@ def _cells(row: "Timing") -> Sequence[str]:
         f"{row.share_of_bound:.0%}",
         "" if row.peak_memory_mib is None else f"{row.peak_memory_mib:.1f}",
     )
-
-
-def _target_cells(row: "Ratio") -> Sequence[str]:
-    return row.comparison, row.shown, row.shown_target, "yes" if row.met else "no"
 
 
 def _items(words: Iterable[str] | None) -> list[str]:

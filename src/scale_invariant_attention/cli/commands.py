@@ -4,9 +4,10 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 from typer.core import TyperGroup
 
-# The app of each command is in the module of the same name.
+# Each command is a function in the module of the same name, or that module's `app`.
 COMMANDS = {
     "demo": "Train small models on short contexts and test them on long ones.",
     "doctor": "Show versions and hardware, and check every backend.",
@@ -35,7 +36,11 @@ class LazyGroup(TyperGroup):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f".{cmd_name}", __package__)
-        return typer.main.get_command(module.app)
+        if hasattr(module, "app"):
+            return typer.main.get_command(module.app)
+        single = typer.Typer(add_completion=False, rich_markup_mode=None)
+        single.command()(getattr(module, cmd_name))
+        return typer.main.get_command(single)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the list of commands without importing them."""
@@ -65,8 +70,7 @@ def _print_version(requested: bool) -> None:
 def _sia(
     context: typer.Context,
     version: Annotated[
-        bool,
-        typer.Option("--version", help="Show the version.", callback=_print_version, is_eager=True),
+        bool, Option("--version", help="Show the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     if context.invoked_subcommand is None:

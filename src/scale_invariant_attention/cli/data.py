@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
+from .commands import COMMANDS
 from .errors import plain_errors, resumable
-from .terminal import Page, counted
+from .terminal import Page, counted, progress_bars
 
 if TYPE_CHECKING:
+    from rich.progress import TaskID
+
     from ..data import DocumentSource, TokenStream
     from ..data.making_shards import ShardProgress
 
@@ -19,23 +23,15 @@ if TYPE_CHECKING:
 LENGTHS = (1024, 4096, 16384, 65536)
 
 app = typer.Typer(
-    help="Show, create, download and check corpora and token shards.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
+    help=COMMANDS["data"], no_args_is_help=True, add_completion=False, rich_markup_mode=None
 )
-
-Where = Annotated[
-    list[str],
-    typer.Argument(metavar="WHERE", help="Shards: files, folders or quoted patterns."),
-]
 
 
 @app.command()
 def show(
     where: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             metavar="WHERE",
             help="Shards: files, folders or quoted patterns; by default the corpus that needs no "
             "download, the source of Python's standard library.",
@@ -84,14 +80,14 @@ def _counts(stream: "TokenStream") -> list[str]:
 def shards(
     text: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="TEXT", help="Files and folders; each file is a document."),
+        Argument(metavar="TEXT", help="Files and folders; each file is a document."),
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the shards.")] = Path(
+    output: Annotated[Path, Option("--output", "-o", help="Folder for the shards.")] = Path(
         "shards"
     ),
     tokenizer: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="NAME",
             help='"bytes", a file of the tokenizers library ending in .json, or a tiktoken encoding '
             'such as "gpt2".',
@@ -99,35 +95,28 @@ def shards(
     ] = "bytes",
     document_start: Annotated[
         str,
-        typer.Option(
-            metavar="TOKEN", help="The token of a tokenizer file that starts every document."
-        ),
+        Option(metavar="TOKEN", help="The token of a tokenizer file that starts every document."),
     ] = "<|endoftext|>",
     suffix: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar=".EXT", help="In folders, read only files with this ending; repeatable."
-        ),
+        Option(metavar=".EXT", help="In folders, read only files with this ending; repeatable."),
     ] = None,
     dataset: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="NAME", help="Instead of TEXT: a dataset of the Hugging Face hub, streamed."
         ),
     ] = None,
-    config: Annotated[str | None, typer.Option(help="Configuration of the dataset.")] = None,
-    split: Annotated[str, typer.Option(help="Split of the dataset.")] = "train",
-    column: Annotated[
-        str, typer.Option(help="Column of the dataset that holds the text.")
-    ] = "text",
+    config: Annotated[str | None, Option(help="Configuration of the dataset.")] = None,
+    split: Annotated[str, Option(help="Split of the dataset.")] = "train",
+    column: Annotated[str, Option(help="Column of the dataset that holds the text.")] = "text",
     rows: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of rows of the dataset to read; by default all."),
+        int | None, Option(min=1, help="Number of rows of the dataset to read; by default all.")
     ] = None,
     validation: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of the documents to hold out for validation.")
+        float, Option(min=0, max=1, help="Share of the documents to hold out for validation.")
     ] = 0.1,
-    shard_tokens: Annotated[int, typer.Option(min=1, help="Tokens per shard.")] = 100_000_000,
+    shard_tokens: Annotated[int, Option(min=1, help="Tokens per shard.")] = 100_000_000,
 ) -> None:
     """Create token shards from text or from a dataset of the Hugging Face hub.
 
@@ -135,6 +124,8 @@ def shards(
     """
     if bool(text) == bool(dataset):
         raise typer.BadParameter("give either TEXT or --dataset, not both")
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
+
     from ..data import FetchError, HubDataset, TextFiles, get_encoding, make_shards
     from ..data.tokens import SPLITS
 
@@ -146,7 +137,14 @@ def shards(
             source = TextFiles(text or [], suffixes=suffix)
             total = len(source)
         encoding = get_encoding(tokenizer, document_start=document_start)
-        with _document_meter(total) as progress:
+        columns = (BarColumn(), MofNCompleteColumn(), "documents", TimeElapsedColumn())
+        with progress_bars("{task.description}", *columns, in_pipes=True) as meter:
+            task = meter.add_task("0 tokens", total=total)
+
+            def progress(made: "ShardProgress") -> None:
+                tokens = f"{sum(made.tokens.values()):,} tokens"
+                meter.update(task, completed=made.documents, description=tokens)
+
             made = make_shards(
                 source,
                 output,
@@ -172,48 +170,18 @@ def shards(
     page.line(f"Written to {output}")
 
 
-@contextmanager
-def _document_meter(total: int | None) -> "Iterator[Callable[[ShardProgress], None]]":
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("documents"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as meter:
-        task = meter.add_task("0 tokens", total=total)
-
-        def show_progress(made: "ShardProgress") -> None:
-            tokens = f"{sum(made.tokens.values()):,} tokens"
-            meter.update(task, completed=made.documents, description=tokens)
-
-        yield show_progress
-
-
 @app.command()
 def fetch(
-    name: Annotated[str, typer.Argument(help="fineweb10B or fineweb100B.")],
+    name: Annotated[str, Argument(help="fineweb10B or fineweb100B.")],
     shards: Annotated[
         int,
-        typer.Option(
-            min=0, help="Number of training shards, about 100 million tokens and 200 MB each."
-        ),
+        Option(min=0, help="Number of training shards, about 100 million tokens and 200 MB each."),
     ],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder for the shards; by default NAME.")
+        Path | None, Option("--output", "-o", help="Folder for the shards; by default NAME.")
     ] = None,
     base_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Address of the files, if not the hub.")
+        str | None, Option(metavar="URL", help="Address of the files, if not the hub.")
     ] = None,
 ) -> None:
     """Download FineWeb as GPT-2 tokens: the validation shard, and some training shards.
@@ -223,18 +191,9 @@ def fetch(
     from ..data import FetchError, fetch_shards
 
     folder = Path(name) if output is None else output
-    with (
-        plain_errors(FetchError),
-        resumable(),
-        _download_meter(shards + 1) as (progress, notice),
-    ):
+    with plain_errors(FetchError), resumable(), _download_meter(shards + 1) as (progress, notice):
         paths = fetch_shards(
-            name,
-            folder,
-            shards=shards,
-            base_url=base_url,
-            progress=progress,
-            notice=notice,
+            name, folder, shards=shards, base_url=base_url, progress=progress, notice=notice
         )
     Page().line(f"{counted(len(paths), 'shard')} in {folder}")
 
@@ -243,26 +202,10 @@ def fetch(
 def _download_meter(
     files: int,
 ) -> Iterator[tuple[Callable[[str, int, int | None], None], Callable[[str], None]]]:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TaskID,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
+    from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
-    with Progress(*columns, console=console) as meter:
+    sizes = (DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with progress_bars("{task.description}", BarColumn(), *sizes, in_pipes=True) as meter:
         tasks: dict[str, TaskID] = {}
 
         def show_progress(name: str, done: int, total: int | None) -> None:
@@ -274,15 +217,17 @@ def _download_meter(
                 tasks[name] = meter.add_task(f"{number} {name}", completed=done, total=total)
             meter.update(tasks[name], completed=done, total=total)
 
-        yield show_progress, console.print
+        yield show_progress, meter.console.print
 
 
 @app.command()
 def check(
-    where: Where,
+    where: Annotated[
+        list[str], Argument(metavar="WHERE", help="Shards: files, folders or quoted patterns.")
+    ],
     vocab_size: Annotated[
         int | None,
-        typer.Option(
+        Option(
             min=1,
             help="Tokens must be below this; by default the size recorded with the shards, or that of "
             "GPT-2.",

@@ -3,19 +3,11 @@
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import typer
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
+from typer import Option
 
 from ..files import check_writable
 from ..lab.experiments.demo import (
@@ -32,10 +24,10 @@ from ..lab.records import TrainingRecord
 from ..lab.reporting.drawing import title_of
 from ..lab.reporting.evaluation_figures import COMPARED_FROM, draw_loss_by_position, middle
 from ..lab.reporting.web_page import write_report
-from ..lab.results import write_figure
+from ..lab.trained_models import write_figure
 from ..training import DivergedError, StoppedError
 from .errors import plain_errors
-from .terminal import Page, chart
+from .terminal import Page, chart, progress_bars
 
 FIGURE = "loss-by-position.png"
 REPORT = "Trained on short contexts, read with long ones"
@@ -48,14 +40,11 @@ LEVEL = 0.01
 # A share of values that counts as nearly all of them, and one that counts as mostly forgotten.
 KNOWN, LOST = 0.9, 0.5
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-
-@app.command()
 def demo(
     output: Annotated[
         Path,
-        typer.Option(
+        Option(
             help="Folder for runs, records, figure and web page; created if it is missing.",
             readable=False,
         ),
@@ -121,32 +110,8 @@ def _announce(page: Page, trial: TrainingTrial) -> None:
 def _train(chosen: Sequence[TrainingTrial], output: Path) -> dict[str, TrainingRecord]:
     """Train what is not recorded yet; returns the records by scheme."""
     records: dict[str, TrainingRecord] = {}
-    with _bars(chosen) as (bars, watch):
-
-        def done(trial: TrainingTrial, record: TrainingRecord) -> None:
-            scheme = trial.config.scheme
-            records[scheme] = record
-            bars.console.print(f"{title_of(scheme)} is trained and evaluated.")
-
-        # All at once even on fewer cores, rather than two and then a third alone.
-        run_side_by_side(
-            chosen, output / "runs", output / "records", workers=len(chosen), watch=watch, done=done
-        )
-    return {trial.config.scheme: records[trial.config.scheme] for trial in chosen}
-
-
-@contextmanager
-def _bars(chosen: Sequence[TrainingTrial]) -> Iterator[tuple[Progress, Any]]:
-    """A bar per training, on a terminal."""
-    console = Console(stderr=True, highlight=False)
-    columns = (
-        TextColumn("{task.description:<18}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("steps"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+    columns = (BarColumn(), MofNCompleteColumn(), "steps", TimeElapsedColumn())
+    with progress_bars("{task.description:<18}", *columns) as bars:
         tasks = {
             trial.name: bars.add_task(title_of(trial.config.scheme), total=trial.config.steps)
             for trial in chosen
@@ -156,7 +121,15 @@ def _bars(chosen: Sequence[TrainingTrial]) -> Iterator[tuple[Progress, Any]]:
             for name, step in steps.items():
                 bars.update(tasks[name], completed=step)
 
-        yield bars, watch
+        def done(trial: TrainingTrial, record: TrainingRecord) -> None:
+            records[trial.config.scheme] = record
+            bars.console.print(f"{title_of(trial.config.scheme)} is trained and evaluated.")
+
+        # All at once even on fewer cores, rather than two and then a third alone.
+        run_side_by_side(
+            chosen, output / "runs", output / "records", workers=len(chosen), watch=watch, done=done
+        )
+    return {trial.config.scheme: records[trial.config.scheme] for trial in chosen}
 
 
 def _print_losses(page: Page, trial: TrainingTrial, records: Mapping[str, TrainingRecord]) -> None:

@@ -5,10 +5,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from .errors import plain_errors
-from .options import Data, Device, Lengths, whole_numbers
+from .options import Data, Device, Lengths, numbers
 from .terminal import Page, counted, progress_bar
 
 if TYPE_CHECKING:
@@ -18,14 +18,11 @@ if TYPE_CHECKING:
     from ..analysis.diagnosis import LayerDiagnosis, RangeDiagnosis
     from ..data import TokenStream
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-
-@app.command(name="diagnose")
-def diagnose_command(
+def diagnose(
     folder: Annotated[
         Path,
-        typer.Argument(
+        Argument(
             metavar="FOLDER",
             help="Folder of a run, of one of its checkpoints, of a saved model, or of a transformers "
             "model.",
@@ -35,15 +32,15 @@ def diagnose_command(
     data: Data = None,
     delta: Annotated[
         float,
-        typer.Option(
+        Option(
             metavar="X", help="Ranges of distance end at X times their start; 10 gives decades."
         ),
     ] = 10.0,
-    contexts: Annotated[int, typer.Option(min=1, help="Number of texts at each length.")] = 8,
+    contexts: Annotated[int, Option(min=1, help="Number of texts at each length.")] = 8,
     device: Device = None,
     output: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "--output",
             "-o",
             help="Folder for the results; by default FOLDER/diagnosis, and FOLDER-diagnosis for a "
@@ -63,33 +60,32 @@ def diagnose_command(
     """
     page = Page()
     with plain_errors(ImportError, NotImplementedError):
-        from ..analysis import attention_by_length, diagnose
+        from .. import analysis
         from ..analysis.by_length import QUERIES, RECENT
         from ..files import check_writable
         from ..lab.diagnosed_models import open_diagnosed_model
         from ..lab.reporting.attention_figures import draw_diagnosis
-        from ..lab.results import describe_data, write_results
         from ..training.ranks import find_device
 
         if not delta > 1:
             raise ValueError(f"--delta must be greater than 1, got {delta:g}; 10 gives decades")
         where = find_device(device)
-        given = None if lengths is None else whole_numbers("--lengths", lengths)
-        model = open_diagnosed_model(folder, where)
-        ascending = tuple(sorted(set(given or model.lengths)))
-        name = data or model.data()
-        corpus = model.corpus(name)
-        tokens = _contexts(corpus, ascending, contexts).to(where)
+        given = numbers("--lengths", lengths)
+        model = open_diagnosed_model(folder, where, given, data)
+        ascending = tuple(sorted(set(model.lengths)))
+        tokens = _contexts(model.corpus, ascending, contexts).to(where)
         results = output or model.results
         check_writable(results)
         page.line(model.description)
-        page.line(f"{counted(contexts, 'text')} of {name}, the last {QUERIES} queries of each\n")
+        page.line(
+            f"{counted(contexts, 'text')} of {model.data}, the last {QUERIES} queries of each\n"
+        )
         with progress_bar("tokens", contexts * sum(ascending)) as progress:
-            measured = attention_by_length(
+            measured = analysis.attention_by_length(
                 model.source, tokens, ascending, ratio=delta, progress=progress
             )
         diagnoses = [
-            diagnose(
+            analysis.diagnose(
                 it,
                 scale_invariant=model.scale_invariant,
                 qk_norm=model.qk_norm,
@@ -102,7 +98,7 @@ def diagnose_command(
         _print_layers(page, longest)
         _print_ranges(page, longest)
         _print_findings(page, longest)
-        lines = write_results(
+        lines = model.write_results(
             results,
             ("diagnosis.json", "diagnosis.png"),
             {
@@ -112,10 +108,6 @@ def diagnose_command(
                 "attention": [it.to_dict() for it in measured],
             },
             lambda: draw_diagnosis(longest, title=model.title),
-            model=model.path,
-            unfinished=model.unfinished,
-            config=model.config,
-            data=describe_data(name, corpus),
             indent=1,
         )
         page.line("\n" + "\n".join(lines))

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
 from .terminal import Page
 
@@ -14,18 +15,13 @@ if TYPE_CHECKING:
 
 UNKNOWN = "unknown"
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-
-@app.command()
 def doctor(
     compiled: Annotated[
         bool,
-        typer.Option(
-            "--compile", help="Also check backends that compile first, which takes seconds."
-        ),
+        Option("--compile", help="Also check backends that compile first, which takes seconds."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show versions and hardware, and check every backend against the formula.
 

@@ -6,34 +6,31 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from .errors import plain_errors
-from .options import Data, Device, Lengths, ModelFolder, whole_numbers
+from .options import Data, Device, Lengths, ModelFolder, numbers
 from .terminal import Page, progress_bar
 
 if TYPE_CHECKING:
     from ..data import SameTokens, TokenStream
     from ..evaluation import LengthLoss, PositionLoss
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-
-@app.command()
 def evaluate(
     folder: ModelFolder,
     lengths: Lengths = None,
     data: Data = None,
     tokens: Annotated[
-        int, typer.Option(min=1, help="Maximum number of tokens to score at each length.")
+        int, Option(min=1, help="Maximum number of tokens to score at each length.")
     ] = 65_536,
     positions: Annotated[
-        bool, typer.Option(help="Also measure the loss by position in long documents.")
+        bool, Option(help="Also measure the loss by position in long documents.")
     ] = True,
     device: Device = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Folder for the results; by default RUN/evaluation."),
+        Option("--output", "-o", help="Folder for the results; by default RUN/evaluation."),
     ] = None,
 ) -> None:
     """Measure a model's loss on the same tokens at several context lengths, and by position."""
@@ -42,20 +39,21 @@ def evaluate(
         from ..evaluation import loss_by_length, loss_by_position
         from ..files import check_writable
         from ..lab.reporting.evaluation_figures import draw_loss_by_position
-        from ..lab.results import describe_data, write_results
-        from ..lab.trained_models import describe, open_subject, results_folder
+        from ..lab.trained_models import subject_of
+        from ..training import open_trained
         from ..training.ranks import find_device
 
         where = find_device(device)
-        given = None if lengths is None else whole_numbers("--lengths", lengths)
-        subject = open_subject(folder, lengths=given, data=data, device=where)
-        model, corpus, longest = subject.trained.model, subject.corpus, max(subject.lengths)
+        given = numbers("--lengths", lengths)
+        trained = open_trained(folder, device=where)
+        subject = subject_of(trained, folder, "evaluation", given, data)
+        model, corpus, longest = trained.model, subject.corpus, max(subject.lengths)
         same = _same_tokens(corpus, subject.lengths, tokens)
         if positions:
             _check_documents(corpus, subject.data, longest)
-        results = output or results_folder(folder, "evaluation")
+        results = output or subject.results
         check_writable(results)
-        page.line(describe(subject.trained))
+        page.line(subject.description)
         page.line(f"Validation split of {subject.data}: {len(corpus):,} tokens\n")
         with progress_bar("lengths", len(subject.lengths) * same.count) as progress:
             by_length = loss_by_length(model, same, device=where, progress=progress)
@@ -79,7 +77,7 @@ def evaluate(
                 train_length=model.config.train_length,
             )
 
-        lines = write_results(
+        lines = subject.write_results(
             results,
             ("evaluation.json", "loss-by-position.png"),
             {
@@ -87,10 +85,7 @@ def evaluate(
                 "by_position": [asdict(row) for row in by_position],
             },
             draw if by_position else None,
-            model=subject.trained.path,
-            unfinished=subject.trained.unfinished,
-            config=model.config.to_dict(),
-            data=describe_data(subject.data, corpus, tokens=len(corpus)),
+            tokens=len(corpus),
         )
         page.line("\n" + "\n".join(lines))
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from .errors import plain_errors
 from .options import DocumentStart, Tokenizer
@@ -22,14 +23,10 @@ class Format(StrEnum):
     SIA = "sia"
 
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
-
-
-@app.command()
 def export(
     folder: Annotated[
         Path,
-        typer.Argument(
+        Argument(
             metavar="FOLDER",
             help="Folder of a run, of one of its checkpoints or of a saved model; with --to sia, of a "
             "transformers model.",
@@ -37,13 +34,10 @@ def export(
     ],
     to: Annotated[
         Format,
-        typer.Option(
-            help="hf: a folder that transformers loads; sia: a model that this package loads."
-        ),
+        Option(help="hf: a folder that transformers loads; sia: a model that this package loads."),
     ],
     output: Annotated[
-        Path,
-        typer.Option("--output", "-o", help="Folder to write; an earlier export is replaced."),
+        Path, Option("--output", "-o", help="Folder to write; an earlier export is replaced.")
     ],
     tokenizer: Tokenizer = None,
     document_start: DocumentStart = None,

@@ -4,27 +4,24 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from .errors import plain_errors
 from .terminal import Page
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-
-@app.command()
 def figures(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the figures.")] = Path(
+    output: Annotated[Path, Option("--output", "-o", help="Folder for the figures.")] = Path(
         "figures"
     ),
-    results: Annotated[Path, typer.Option(help="Folder of the miniature's records.")] = Path(
+    results: Annotated[Path, Option(help="Folder of the miniature's records.")] = Path(
         "results/mini"
     ),
     formats: Annotated[
-        str, typer.Option(metavar="png,svg", help="File formats, separated by commas.")
+        str, Option(metavar="png,svg", help="File formats, separated by commas.")
     ] = "png,svg",
     page: Annotated[
-        Path | None, typer.Option(help="Also write a Markdown page with all figures.")
+        Path | None, Option(help="Also write a Markdown page with all figures.")
     ] = None,
 ) -> None:
     """Draw the paper's figures from records and from theory.

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
 from .errors import INTERRUPTED, plain_errors
-from .options import Device, DocumentStart, ModelFolder, Tokenizer, whole_numbers
+from .options import Device, DocumentStart, ModelFolder, Tokenizer, numbers
 
 if TYPE_CHECKING:
     from ..data import Encoding
@@ -19,43 +20,35 @@ CONTROLS = {
     if code not in (0x09, 0x0A)
 }
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-
-@app.command()
 def generate(
     folder: ModelFolder,
     prompt: Annotated[
-        str | None, typer.Option(help="The beginning of the text; by default empty.")
+        str | None, Option(help="The beginning of the text; by default empty.")
     ] = None,
     tokens: Annotated[
         str | None,
-        typer.Option(
-            metavar="N,N,...",
-            help="The prompt as token ids instead of text; prints token ids.",
+        Option(
+            metavar="N,N,...", help="The prompt as token ids instead of text; prints token ids."
         ),
     ] = None,
     tokenizer: Tokenizer = None,
     document_start: DocumentStart = None,
     max_new_tokens: Annotated[
-        int, typer.Option(min=0, help="Maximum number of tokens to generate.")
+        int, Option(min=0, help="Maximum number of tokens to generate.")
     ] = 256,
     temperature: Annotated[
         float,
-        typer.Option(
-            help="0 takes the most likely token; 1 samples from the model's distribution."
-        ),
+        Option(help="0 takes the most likely token; 1 samples from the model's distribution."),
     ] = 0.8,
     top_k: Annotated[
-        int | None, typer.Option(help="Sample from this many of the most likely tokens.")
+        int | None, Option(help="Sample from this many of the most likely tokens.")
     ] = None,
     top_p: Annotated[
         float | None,
-        typer.Option(
-            help="Sample from the most likely tokens that together have this probability."
-        ),
+        Option(help="Sample from the most likely tokens that together have this probability."),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
+    seed: Annotated[int | None, Option(help="The same seed gives the same text.")] = None,
     device: Device = None,
 ) -> None:
     """Generate text from a prompt, until the model starts a new document.
@@ -85,7 +78,7 @@ def generate(
             encoding = text_encoding(trained, tokenizer, document_start)
             ids, stops = _encode(prompt or "", encoding), [encoding.document_start]
         else:
-            encoding, ids, stops = None, list(whole_numbers("--tokens", tokens)), []
+            encoding, ids, stops = None, list(numbers("--tokens", tokens)), []
         generated = trained.model.stream(
             torch.tensor([ids], device=where),
             max_new_tokens,

@@ -6,10 +6,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from .errors import plain_errors
-from .options import Data, Device, Lengths, ModelFolder, whole_numbers
+from .options import Data, Device, Lengths, ModelFolder, numbers
 from .terminal import Page, counted, progress_bar
 
 if TYPE_CHECKING:
@@ -17,24 +17,21 @@ if TYPE_CHECKING:
     from ..evaluation.retrieval import NeedleResult, Share
     from ..training import TrainedModel
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-
-@app.command()
 def needle(
     folder: ModelFolder,
     lengths: Lengths = None,
     depths: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="N|P,P,...",
             help="Number of equal ranges of depth, or their edges in percent: 0,10,50,90,100.",
         ),
     ] = "10",
-    examples: Annotated[int, typer.Option(min=1, help="Number of texts at each length.")] = 50,
+    examples: Annotated[int, Option(min=1, help="Number of texts at each length.")] = 50,
     options: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--options",
             metavar="NAME=VALUE,...",
             help="Fields of NeedleFormat, such as needles=3,digits=7,with_question=true,distractors=2; "
@@ -45,7 +42,7 @@ def needle(
     device: Device = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Folder for the results; by default RUN/needles."),
+        Option("--output", "-o", help="Folder for the results; by default RUN/needles."),
     ] = None,
 ) -> None:
     """Hide sentences in text, ask a model for them, and show how many it finds by length and depth.
@@ -61,23 +58,24 @@ def needle(
         from ..files import check_writable
         from ..lab.measurements import NeedleCell
         from ..lab.reporting.evaluation_figures import draw_needles
-        from ..lab.results import describe_data, write_results
-        from ..lab.trained_models import describe, open_subject, results_folder
+        from ..lab.trained_models import subject_of
+        from ..training import open_trained
         from ..training.ranks import find_device
         from ..training.training_data import HELD_OUT, corpus_encoding
 
         where = find_device(device)
-        given = None if lengths is None else whole_numbers("--lengths", lengths)
+        given = numbers("--lengths", lengths)
         edges = _edges(depths)
-        subject = open_subject(folder, lengths=given, data=data, device=where)
-        trained, encoding = subject.trained, corpus_encoding(subject.data).open()
+        trained = open_trained(folder, device=where)
+        subject = subject_of(trained, folder, "needles", given, data)
+        encoding = corpus_encoding(subject.data).open()
         task = NeedleTask(subject.corpus, encoding, _format(trained, options), HELD_OUT)
         for length in subject.lengths:
             # Fail now if a length is too short for the needles or longer than the text.
             task.example(length, 0)
-        results = output or results_folder(folder, "needles")
+        results = output or subject.results
         check_writable(results)
-        page.line(describe(trained))
+        page.line(subject.description)
         page.line(
             f"{counted(examples, 'text')} at each length, with {_describe_format(task.format)}\n"
         )
@@ -91,7 +89,7 @@ def needle(
         _print_lengths(page, table["lengths"])
         _print_depths(page, table["cells"], edges)
         config = trained.model.config
-        lines = write_results(
+        lines = subject.write_results(
             results,
             ("needles.json", "needles.png"),
             {"format": asdict(task.format), "trained_length": config.train_length, **table},
@@ -100,10 +98,6 @@ def needle(
                 title=f"Needles found, {config.scheme_name or 'a custom scheme'}",
                 train_length=config.train_length,
             ),
-            model=trained.path,
-            unfinished=trained.unfinished,
-            config=config.to_dict(),
-            data=describe_data(subject.data, subject.corpus),
         )
         page.line("\n" + "\n".join(lines))
 
@@ -179,10 +173,7 @@ def _print_depths(page: Page, cells: Sequence[Mapping[str, Any]], edges: Sequenc
         (cell["length"], cell["start"]): Share(cell["found"], cell["count"]) for cell in cells
     }
     rows = [
-        (
-            f"{start:.0%}-{stop:.0%}",
-            *(_share(shares.get((length, start))) for length in lengths),
-        )
+        (f"{start:.0%}-{stop:.0%}", *(_share(shares.get((length, start))) for length in lengths))
         for start, stop in pairwise(edges)
     ]
     page.table(("depth", *(f"{length:,}" for length in lengths)), rows, numbers=True)

@@ -5,37 +5,37 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
+from typer import Argument, Option
 from typer.core import TyperCommand
 
 T = TypeVar("T")
+Number = TypeVar("Number", int, float)
 
 ModelFolder = Annotated[
     Path,
-    typer.Argument(
+    Argument(
         metavar="RUN", help="Folder of a run, of one of its checkpoints, or of a saved model."
     ),
 ]
 Lengths = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="N,N,...",
         help="Context lengths; by default those that the run validates at, or 256,1024,4096.",
     ),
 ]
 Data = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="DATA",
         help="standard-library, text:FOLDER or shards:FOLDER, whose validation split is used; by "
         "default what the run was trained on.",
     ),
 ]
-Device = Annotated[
-    str | None, typer.Option(help="By default a GPU if there is one, otherwise the CPU.")
-]
+Device = Annotated[str | None, Option(help="By default a GPU if there is one, otherwise the CPU.")]
 Tokenizer = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="NAME",
         help='The tokenizer of the training data, if it is not recorded: "bytes", a file of the '
         'tokenizers library ending in .json, or a tiktoken encoding such as "gpt2".',
@@ -43,7 +43,7 @@ Tokenizer = Annotated[
 ]
 DocumentStart = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="TOKEN",
         help="The token of a tokenizer file that starts every document; by default the one recorded "
         "with the data, or <|endoftext|>.",
@@ -72,23 +72,25 @@ TRAINING_COMMAND: dict[str, Any] = {
 }
 
 
-def whole_numbers(option: str, text: str) -> tuple[int, ...]:
-    """Read the value of an option that takes whole numbers.
+def numbers(option: str, text: str | None, kind: type[Number] = int) -> tuple[Number, ...]:
+    """Read the value of an option that takes several numbers; empty if it is not given.
 
-    >>> whole_numbers("--lengths", "256,1024")
+    >>> numbers("--lengths", "256,1024")
     (256, 1024)
     """
     try:
-        return tuple(map(int, text.split(",")))
+        return () if text is None else tuple(map(kind, text.split(",")))
     except ValueError as error:
+        noun = "whole numbers" if kind is int else "numbers"
         raise ValueError(
-            f"{option} must be whole numbers with commas between them, got {text!r}"
+            f"{option} must be {noun} with commas between them, got {text!r}"
         ) from error
 
 
-def or_bad_parameter(build: Callable[[], T]) -> T:
+def or_bad_parameter(build: Callable[[], T], option: str | None = None) -> T:
     """Call `build`, turning its errors about values into usage errors."""
     try:
         return build()
     except (ValueError, TypeError) as error:
-        raise typer.BadParameter(str(error)) from error
+        hint = None if option is None else f"'{option}'"
+        raise typer.BadParameter(str(error), param_hint=hint) from error

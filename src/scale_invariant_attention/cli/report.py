@@ -3,28 +3,25 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from .errors import plain_errors
 from .terminal import Page
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-
-@app.command()
 def report(
     runs: Annotated[
         list[Path] | None,
-        typer.Argument(
+        Argument(
             metavar="RUNS",
             help="Folders of runs, records of sia reproduce, or folders of these; without any, the "
             "page is the explorer alone.",
         ),
     ] = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder for the page, index.html.")
+        Path, Option("--output", "-o", help="Folder for the page, index.html.")
     ] = Path("report"),
-    title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
+    title: Annotated[str | None, Option(help="Title of the page.")] = None,
 ) -> None:
     """Write a web page about runs: tables, charts, heat maps, provenance, and an explorer.
 

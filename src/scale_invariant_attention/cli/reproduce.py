@@ -12,19 +12,17 @@ import typer
 from typer import Option
 
 from ..lab.experiments.catalogue import EXPERIMENTS, Experiment
+from .commands import COMMANDS
 from .errors import INTERRUPTED, plain_errors
-from .options import TRAINING_COMMAND, or_bad_parameter
-from .terminal import Page
+from .options import TRAINING_COMMAND, numbers, or_bad_parameter
+from .terminal import Page, progress_bars
 
 if TYPE_CHECKING:
     from ..lab.experiments.trials import Trial
     from ..lab.records import Record
 
 app = typer.Typer(
-    help="Reproduce the paper's tables and figures.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
+    help=COMMANDS["reproduce"], no_args_is_help=True, add_completion=False, rich_markup_mode=None
 )
 
 
@@ -123,12 +121,15 @@ def _trials(
     experiment: Experiment, words: Sequence[str], given: Mapping[str, Any]
 ) -> "list[Trial]":
     """The trials of a command."""
+    from .. import schemes
     from ..training.config import parse_fields
 
     text, compared = given[experiment.compares], tuple[Any, ...]()
     if text is not None:
-        is_sweep = experiment.compares == "values"
-        compared = _numbers("--values", text, float) if is_sweep else _scheme_names(text)
+        if experiment.compares == "values":
+            compared = numbers("--values", text, float)
+        else:
+            compared = tuple(schemes.entry(name.strip()).name for name in text.split(","))
     changes: dict[str, Any] = {}
     if not experiment.in_one_process:
         fields = parse_fields(words, options=[f"--{name}" for name in (*given, "help")])
@@ -140,7 +141,7 @@ def _trials(
         names = ("lengths", experiment.size)
         sizes = {name: given[name] for name in names if given[name] is not None}
         if "lengths" in sizes:
-            sizes["lengths"] = _numbers("--lengths", sizes["lengths"], int)
+            sizes["lengths"] = numbers("--lengths", sizes["lengths"])
         changes["evaluation"] = sizes
     if experiment.starts_from_training:
         before = (given["before"] or "").split()
@@ -150,37 +151,13 @@ def _trials(
     )
 
 
-def _scheme_names(text: str) -> tuple[str, ...]:
-    """Names of schemes from a list with commas."""
-    from .. import schemes
-
-    names = tuple(name.strip() for name in text.split(","))
-    for name in names:
-        try:
-            schemes.entry(name)
-        except ValueError as error:
-            raise typer.BadParameter(str(error), param_hint="'--schemes'") from error
-    return names
-
-
-def _numbers(option: str, text: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
-    """Numbers from a list with commas."""
-    try:
-        return tuple(map(kind, text.split(",")))
-    except ValueError as error:
-        raise typer.BadParameter(
-            f"must be numbers with commas between them, got {text!r}", param_hint=f"'{option}'"
-        ) from error
-
-
 def _run(
     experiment: Experiment, trials: "Sequence[Trial]", given: Mapping[str, Any]
 ) -> "list[Record[Any]] | None":
     """Train what is not recorded yet and return all records; None on ranks other than the first."""
     from ..lab.experiments.running import WorkerDiedError, run_in_turn, run_side_by_side
-    from ..training import DivergedError, StoppedError
-    from ..training.ranks import FirstRankFailedError, is_first_rank
-    from .train import training_bar
+    from ..training.ranks import is_first_rank
+    from .train import training_bar, training_errors
 
     scale = given.get("scale", "mini")
     results = given["results"] or Path("results") / scale
@@ -222,14 +199,8 @@ def _run(
             )
 
     try:
-        with plain_errors(DivergedError, WorkerDiedError):
+        with training_errors(WorkerDiedError):
             (run_small if scale == "mini" else run_large)()
-    except StoppedError as stopped:
-        if is_first_rank():
-            typer.echo(str(stopped), err=True)
-        raise typer.Exit(INTERRUPTED) from stopped
-    except FirstRankFailedError as failed:
-        raise typer.Exit(1) from failed
     except KeyboardInterrupt as interrupted:
         typer.echo(
             f"Interrupted, with {len(records)} of {len(trials)} recorded in {results}. Rerun the same "
@@ -245,33 +216,20 @@ def _steps_bar(
     trials: "Sequence[Trial]",
 ) -> Iterator[tuple[Callable[[Mapping[str, int]], None], Callable[[str], None]]]:
     """A progress bar over the steps of all trainings; each training counts once."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
 
     from ..lab.experiments.running import steps_done, total_steps
 
-    console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
-    columns = (
-        TextColumn("all trainings"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-    )
+    columns = (BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     steps: dict[str, int] = {}
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+    with progress_bars("all trainings", *columns) as bar:
         task = bar.add_task("", total=total_steps(trials))
 
         def update(done: Mapping[str, int]) -> None:
             steps.update(done)
             bar.update(task, completed=steps_done(trials, steps))
 
-        yield update, console.print
+        yield update, bar.console.print
 
 
 for _experiment in EXPERIMENTS.values():

@@ -4,6 +4,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
 
 _LINE = 88
 _UNBOUNDED = 10_000
@@ -69,17 +73,24 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def progress_bars(
+    *columns: "str | ProgressColumn", in_pipes: bool = False, **settings: Any
+) -> "Progress":
+    """Bars on standard error, by default only on a terminal; its console prints above them."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
+    disable = not (in_pipes or console.is_terminal)
+    return Progress(*columns, console=console, disable=disable, **settings)
+
+
 @contextmanager
 def progress_bar(unit: str, total: int) -> Iterator[Callable[[int], None]]:
     """A bar on a terminal that disappears at the end; yields a function that sets how much is done."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
-    columns = (TextColumn(unit), BarColumn(), TimeRemainingColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
+    with progress_bars(unit, BarColumn(), TimeRemainingColumn(), transient=True) as bar:
         task = bar.add_task("", total=total)
         yield lambda done: bar.update(task, completed=done)
 

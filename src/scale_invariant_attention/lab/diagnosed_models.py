@@ -1,7 +1,7 @@
 """Models to diagnose, from the folder of a run or from one that transformers saved."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..analysis import ScoreSource, gpt_scores
-from ..data import Encoding, TokenStream, get_encoding
+from ..data import Encoding, get_encoding
 from ..data.encoding import DOCUMENT_START, KEPT
 from ..model import GPT
 from ..model.storage import MODEL_TYPE
@@ -18,53 +18,31 @@ from ..schemes import ScaleInvariant
 from ..training import open_trained
 from ..training.runs import CONFIG
 from ..training.training_data import STANDARD_LIBRARY, open_corpus
-from .trained_models import (
-    BYTES,
-    LENGTHS,
-    describe,
-    results_folder,
-    training_data,
-    validation_lengths,
-)
+from .trained_models import BYTES, LENGTHS, Subject, subject_of
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
-@dataclass(frozen=True, eq=False)
-class DiagnosedModel:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DiagnosedModel(Subject):
     """A model whose attention scores can be read, and everything that its diagnosis depends on."""
 
-    path: Path
     source: ScoreSource
-    description: str  # one line
     title: str  # of the figure
-    config: Mapping[str, Any]
     scale_invariant: bool
     qk_norm: bool
     transformers: bool  # whether it can be converted and calibrated
-    lengths: tuple[int, ...]  # unless others are given
-    data: Callable[[], str]  # name of the text to read unless another is given
-    corpus: Callable[[str], TokenStream]  # tokens of a text by its name
-    results: Path  # folder for results unless another is given
-    unfinished: int | None = None
 
 
-def open_diagnosed_model(folder: Path, device: torch.device) -> DiagnosedModel:
+def open_diagnosed_model(
+    folder: Path, device: torch.device, lengths: Sequence[int], data: str | None
+) -> DiagnosedModel:
     """The model of a run, of a checkpoint, of a saved model, or of a folder of transformers."""
     if _is_of_transformers(folder):
-        return _open_transformers(folder, device)
+        return _open_transformers(folder, device, lengths, data or STANDARD_LIBRARY)
     trained = open_trained(folder, device=device)
-    vocab_size = trained.model.config.vocab_size
-    return DiagnosedModel(
-        path=trained.path,
-        description=describe(trained),
-        lengths=validation_lengths(trained),
-        data=lambda: training_data(trained),
-        corpus=lambda name: open_corpus(name, "validation", vocab_size),
-        results=results_folder(folder, "diagnosis"),
-        unfinished=trained.unfinished,
-        **_gpt_properties(trained.model),
-    )
+    subject = subject_of(trained, folder, "diagnosis", lengths, data)
+    return DiagnosedModel(**vars(subject), **_gpt_properties(trained.model))
 
 
 def _is_of_transformers(folder: Path) -> bool:
@@ -80,14 +58,15 @@ def _gpt_properties(model: GPT) -> dict[str, Any]:
     return {
         "source": partial(gpt_scores, model),
         "title": f"Attention of {model.config.scheme_name or 'a custom scheme'}",
-        "config": model.config.to_dict(),
         "scale_invariant": isinstance(model.scheme.distance, ScaleInvariant),
         "qk_norm": model.config.qk_norm,
         "transformers": False,
     }
 
 
-def _open_transformers(folder: Path, device: torch.device) -> DiagnosedModel:
+def _open_transformers(
+    folder: Path, device: torch.device, lengths: Sequence[int], data: str
+) -> DiagnosedModel:
     """The model of a folder that ``save_pretrained`` wrote, converted or not, or that we exported."""
     # Slow to import, and not always installed.
     from ..huggingface import ScaleInvariantGPTForCausalLM, transformers_scores
@@ -95,27 +74,29 @@ def _open_transformers(folder: Path, device: torch.device) -> DiagnosedModel:
 
     model = _load_transformers(folder, device)
     if isinstance(model, ScaleInvariantGPTForCausalLM):
-        scheme = model.config.scheme_name
+        scheme, config = model.config.scheme_name, model.gpt.config.to_dict()
         properties = _gpt_properties(model.gpt)
     else:
-        settings = read(model.config)
+        settings, config = read(model.config), json.loads(model.config.to_json_string())
         scheme = None if settings is None else settings.scheme_name
         distance = None if settings is None else settings.scheme.distance
         properties = {
             "source": partial(transformers_scores, model),
             "title": f"Attention of {_name(model, scheme)}",
-            "config": json.loads(model.config.to_json_string()),
             "scale_invariant": isinstance(distance, ScaleInvariant),
             # Whatever it does with queries and keys, a calibration brings scores to unit variance.
             "qk_norm": False,
             "transformers": True,
         }
+    vocab_size = model.config.vocab_size
+    encoding = None if data.startswith("shards:") else _encoding(folder, vocab_size)
     return DiagnosedModel(
         path=folder,
         description=f"{_name(model, scheme)}, from {folder}",
-        lengths=LENGTHS,
-        data=lambda: STANDARD_LIBRARY,
-        corpus=partial(_open_text, folder, model.config.vocab_size),
+        config=config,
+        lengths=tuple(lengths or LENGTHS),
+        data=data,
+        corpus=open_corpus(data, "validation", vocab_size, encoding),
         # Inside the folder, they would be taken for a part of the model.
         results=folder.absolute().with_name(f"{folder.absolute().name}-diagnosis"),
         **properties,
@@ -148,11 +129,6 @@ def _load_transformers(folder: Path, device: torch.device) -> Any:
             f"{missing[0]!r} for one: save the whole model there"
         )
     return model.to(device).eval()
-
-
-def _open_text(folder: Path, vocab_size: int, name: str) -> TokenStream:
-    encoding = None if name.startswith("shards:") else _encoding(folder, vocab_size)
-    return open_corpus(name, "validation", vocab_size, encoding)
 
 
 def _encoding(folder: Path, vocab_size: int) -> Encoding:

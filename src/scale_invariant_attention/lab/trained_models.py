@@ -1,15 +1,17 @@
-"""Trained models as the commands use them: their description, defaults, text and folder for results."""
+"""Trained models as the commands use them: their description, defaults, text and results."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
+from typing import Any
 
 from ..data import Encoding, TokenStream, get_encoding
 from ..data.encoding import DOCUMENT_START
 from ..data.shards import RecordedEncoding
-from ..training import TrainedModel, open_trained
+from ..files import replace_file
+from ..provenance import provenance
+from ..training import TrainedModel
 from ..training.trained import is_checkpoint
 from ..training.training_data import STANDARD_LIBRARY, corpus_encoding, open_corpus
 
@@ -21,31 +23,88 @@ LENGTHS = (256, 1024, 4096)
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A trained model, with the context lengths and the text to measure it on."""
+    """A model to measure, with the context lengths and the text to measure it on."""
 
-    trained: TrainedModel
+    path: Path
+    description: str  # one line
+    config: Mapping[str, Any]
     lengths: tuple[int, ...]
-    data: str
-    corpus: TokenStream
+    data: str  # name of the corpus
+    corpus: TokenStream  # its validation split
+    results: Path  # folder for results unless another is given
+    unfinished: int | None = None
+
+    def write_results(
+        self,
+        folder: Path,
+        names: tuple[str, str],
+        measured: Mapping[str, Any],
+        draw: Callable[[], bytes] | None,
+        *,
+        indent: int = 2,
+        **data: Any,
+    ) -> list[str]:
+        """Write the JSON file and the figure of these names; returns lines that say where they are.
+
+        `data` is recorded about the corpus.
+        """
+        record, figure = (folder / name for name in names)
+        contents = {
+            "model": str(self.path),
+            "unfinished_at_step": self.unfinished,
+            "config": dict(self.config),
+            "data": {
+                "name": self.data,
+                "split": "validation",
+                **data,
+                "fingerprint": self.corpus.fingerprint(),
+            },
+            **measured,
+            "provenance": provenance(),
+        }
+        replace_file(record, (json.dumps(contents, indent=indent, allow_nan=False) + "\n").encode())
+        if draw is None:
+            # The figure of an earlier measurement would not belong to these results.
+            figure.unlink(missing_ok=True)
+            return [str(record)]
+        missing = write_figure(figure, draw)
+        return [str(record), f"No figure: {missing}" if missing else str(figure)]
 
 
-def open_subject(
-    folder: Path, *, lengths: Sequence[int] | None, data: str | None, device: torch.device
+def write_figure(path: Path, draw: Callable[[], bytes]) -> str | None:
+    """Replace the figure of an earlier measurement; returns the reason if it cannot be drawn."""
+    path.unlink(missing_ok=True)
+    try:
+        picture = draw()
+    except ModuleNotFoundError as missing:
+        return str(missing)
+    replace_file(path, picture)
+    return None
+
+
+def subject_of(
+    trained: TrainedModel, folder: Path, name: str, lengths: Sequence[int], data: str | None
 ) -> Subject:
-    """Open a model and the validation split to measure it on; None stands for the run's own choices."""
-    trained = open_trained(folder, device=device)
-    name = data or training_data(trained)
-    corpus = open_corpus(name, "validation", trained.model.config.vocab_size)
-    return Subject(trained, tuple(lengths or validation_lengths(trained)), name, corpus)
+    """A model of a folder as a subject of measurements of a name; by default the run's own choices."""
+    training, vocab_size = trained.training, trained.model.config.vocab_size
+    validated = LENGTHS if training is None else training.validation_lengths
+    data = data or _training_data(trained)
+    results = folder / name
+    if is_checkpoint(folder):
+        results = folder.absolute().parents[1] / f"{name}-{folder.name}"
+    return Subject(
+        trained.path,
+        describe(trained),
+        trained.model.config.to_dict(),
+        tuple(lengths or validated),
+        data,
+        open_corpus(data, "validation", vocab_size),
+        results,
+        trained.unfinished,
+    )
 
 
-def validation_lengths(trained: TrainedModel) -> tuple[int, ...]:
-    """Context lengths that the run validates at."""
-    return LENGTHS if trained.training is None else trained.training.validation_lengths
-
-
-def training_data(trained: TrainedModel) -> str:
-    """Name of the corpus that a model was trained on, if it is known."""
+def _training_data(trained: TrainedModel) -> str:
     if trained.training is not None:
         return trained.training.data
     if trained.model.config.vocab_size == BYTES.vocab_size:
@@ -55,22 +114,13 @@ def training_data(trained: TrainedModel) -> str:
     )
 
 
-def results_folder(folder: Path, name: str) -> Path:
-    """Folder for results: inside that of a run or model, and next to the run's checkpoints for one."""
-    if is_checkpoint(folder):
-        return folder.absolute().parents[1] / f"{name}-{folder.name}"
-    return folder / name
-
-
 def describe(trained: TrainedModel) -> str:
     """One line about a model."""
     config = trained.model.config
     at = "" if config.train_length is None else f", trained at {config.train_length:,} tokens"
-    state = (
-        ""
-        if trained.training is None or trained.unfinished is None
-        else f": unfinished, at step {trained.unfinished:,} of {trained.training.steps:,}"
-    )
+    state = ""
+    if trained.training is not None and trained.unfinished is not None:
+        state = f": unfinished, at step {trained.unfinished:,} of {trained.training.steps:,}"
     return f"{config.scheme_name}{at}, from {trained.path}{state}"
 
 
