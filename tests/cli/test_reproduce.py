@@ -118,7 +118,7 @@ def test_configurations_are_printed_and_nothing_is_done(tmp_path):
         (("table1", "--scheme", "nope"), "--scheme cannot be set: --schemes"),
         (("table1", "--scale", "minni"), "did you mean 'mini'"),
         (("table1", "--step", "3"), "did you mean --steps"),
-        (("table1", "--lengths", "a,b"), "must be numbers"),
+        (("table1", "--lengths", "a,b"), "must be whole numbers"),
         (("tau", "--values", "1;2"), "must be numbers"),
         (("tau", "--values", "-1"), "tau must"),
     ],

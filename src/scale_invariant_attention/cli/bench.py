@@ -84,7 +84,7 @@ def bench(
         _refuse_options_before(context)
         return
     from ..lab.benchmark import grid
-    from ..lab.benchmark.records import Timing, write_records
+    from ..lab.benchmark.records import write_records
     from ..lab.benchmark.rivals import BASELINE, contenders, rival_named
     from ..lab.benchmark.timing import Bounds
     from ..provenance import provenance
@@ -92,18 +92,15 @@ def bench(
     extent = grid.QUICK if quick else grid.FULL
     invited = [rival.name for rival in contenders().values() if rival.invited]
     names = dict.fromkeys([BASELINE, *(_items(rivals) or invited)])
-    rows: list[Timing] = []
-    earlier = None
     try:
         chosen = [rival_named(name) for name in names if flex or name != "flex"]
         problems = grid.problems(extent, _items(shapes), _items(lengths), _items(passes))
         origin = provenance() | {"rivals": " ".join(rival.name for rival in chosen)}
-        if resume and output.exists():
-            earlier = grid.read_resumable(output, origin)
+        earlier = grid.read_resumable(output, origin) if resume and output.exists() else None
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     _refuse_wrong(chosen)
-    origin, rows = earlier or (origin | Bounds.measure().record(), rows)
+    origin, rows = earlier or (origin | Bounds.measure().record(), [])
     page, bounds = _page(origin), Bounds.from_record(origin)
     for problem in problems:
         page.heading(str(problem))

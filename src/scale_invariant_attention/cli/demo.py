@@ -86,15 +86,14 @@ def _explain(page: Page, decades: DecadeMasses) -> None:
     page.table(
         ("distance", *decades.masses),
         [
-            (f"{start:,}-{10 * start - 1:,}", *map(_mass, masses))
+            (
+                f"{start:,}-{10 * start - 1:,}",
+                *(f"{mass:,.2f}" if mass >= 0.01 else f"{mass:.1e}" for mass in masses),
+            )
             for start, *masses in zip(decades.starts, *decades.masses.values(), strict=True)
         ],
         numbers=True,
     )
-
-
-def _mass(mass: float) -> str:
-    return f"{mass:,.2f}" if mass >= 0.01 else f"{mass:.1e}"
 
 
 def _announce(page: Page, trial: TrainingTrial) -> None:

@@ -11,7 +11,7 @@ from typer import Option
 from .terminal import Page
 
 if TYPE_CHECKING:
-    from ..lab.doctor import Check, Gpu, Kernels, Machine
+    from ..lab.doctor import Check, Kernels, Machine
 
 UNKNOWN = "unknown"
 
@@ -44,30 +44,30 @@ def doctor(
 
 def _print(machine: "Machine", checks: "Iterable[Check]") -> None:
     page = Page()
+    flags = machine.instruction_sets
+    known = flags and ", ".join(f"{name} {'yes' if has else 'no'}" for name, has in flags.items())
+    gpus = [
+        f"{gpu.name}, {_gibibytes(gpu.memory_bytes)}, compute capability {gpu.compute_capability}"
+        for gpu in machine.gpus
+    ]
     page.facts(
         [
             *machine.versions.items(),
             ("platform", machine.platform),
             ("CPU", machine.cpu),
-            ("instructions", _instructions(machine)),
+            ("instructions", f"{known or UNKNOWN}; torch uses {machine.torch_cpu_capability}"),
             ("kernels", _kernels(machine.kernels)),
             ("cores", f"{machine.cores or UNKNOWN}; torch threads: {machine.torch_threads}"),
             ("memory", _gibibytes(machine.memory_bytes)),
-            *(("GPU", gpu) for gpu in map(_gpu, machine.gpus)),
-            *([] if machine.gpus else [("GPU", "none that torch can use")]),
+            *(("GPU", gpu) for gpu in gpus or ["none that torch can use"]),
         ]
     )
     page.heading("Backends")
     page.table(
         ("device", "backend", "runs", "self-check in float32"),
         [
-            (
-                check.device,
-                check.backend,
-                "no" if check.unavailable_reason else "yes",
-                _verdict(check),
-            )
-            for check in checks
+            (it.device, it.backend, "no" if it.unavailable_reason else "yes", _verdict(it))
+            for it in checks
         ],
     )
 
@@ -83,16 +83,6 @@ def _verdict(check: "Check") -> str:
     return f"{verdict}: max error {check.error:.1e}, allowed {check.allowed:.1e}"
 
 
-def _instructions(machine: "Machine") -> str:
-    known = machine.instruction_sets
-    listed = (
-        UNKNOWN
-        if known is None
-        else ", ".join(f"{name} {'yes' if has else 'no'}" for name, has in known.items())
-    )
-    return f"{listed}; torch uses {machine.torch_cpu_capability}"
-
-
 def _kernels(kernels: "Kernels") -> str:
     if kernels.uses is None:
         return "none"
@@ -100,11 +90,6 @@ def _kernels(kernels: "Kernels") -> str:
         f"{name}{'' if runs else ' (not on this CPU)'}" for name, runs in kernels.compiled.items()
     )
     return f"{kernels.uses} in use; compiled for {', '.join(compiled)}"
-
-
-def _gpu(gpu: "Gpu") -> str:
-    memory = _gibibytes(gpu.memory_bytes)
-    return f"{gpu.name}, {memory}, compute capability {gpu.compute_capability}"
 
 
 def _gibibytes(size: int | None) -> str:

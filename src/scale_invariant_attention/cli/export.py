@@ -53,6 +53,8 @@ def export(
             "--tokenizer goes with --to hf: with --to sia only weights and configuration are written"
         )
     with plain_errors(ImportError):
+        from transformers.utils.logging import disable_progress_bar
+
         from ..huggingface.export import (
             check_replaceable,
             open_from_transformers,
@@ -61,22 +63,18 @@ def export(
         from ..lab.trained_models import describe
         from ..training import open_trained
 
-        _disable_progress_bars()
+        disable_progress_bar()
         if to is Format.SIA:
             open_from_transformers(folder).save_pretrained(output)
-            page.line(f"{output}")
-            return
-        check_replaceable(output)
-        trained = open_trained(folder)
-        page.line(describe(trained))
-        encoding, start = _encoding(page, trained, tokenizer, document_start)
-        save_for_transformers(
-            trained.model,
-            output,
-            encoding=encoding,
-            document_start=start,
-            provenance=_origin(folder, trained),
-        )
+        else:
+            check_replaceable(output)
+            trained = open_trained(folder)
+            page.line(describe(trained))
+            encoding, start = _encoding(page, trained, tokenizer, document_start)
+            origin = _origin(folder, trained)
+            save_for_transformers(
+                trained.model, output, encoding=encoding, document_start=start, provenance=origin
+            )
         page.line(f"{output}")
 
 
@@ -121,9 +119,3 @@ def _origin(folder: Path, trained: "TrainedModel") -> dict[str, Any]:
         origin["unfinished_at_step"] = trained.unfinished
         origin["runs"] = read_provenance(run)
     return origin
-
-
-def _disable_progress_bars() -> None:
-    from transformers.utils.logging import disable_progress_bar
-
-    disable_progress_bar()

@@ -89,14 +89,15 @@ def generate(
             seed=seed,
         )
         new = (int(token) for token in generated)
+        texts = _ids(ids, new) if encoding is None else _text(encoding, ids[1:], new)
         try:
-            if encoding is None:
-                _print_tokens(ids, new)
-            else:
-                _print_text(encoding, ids[1:], new)
+            for text in texts:
+                sys.stdout.write(text.translate(CONTROLS))
+                sys.stdout.flush()
         except KeyboardInterrupt:
             typer.echo()
             raise typer.Exit(INTERRUPTED) from None
+        typer.echo()
 
 
 def _encode(prompt: str, encoding: "Encoding") -> list[int]:
@@ -114,24 +115,16 @@ def _encode(prompt: str, encoding: "Encoding") -> list[int]:
     return [start, *tokens.tolist()]
 
 
-def _print_text(encoding: "Encoding", prompt: list[int], tokens: Iterator[int]) -> None:
-    """Print the prompt and the generated text, each character as soon as it is complete."""
+def _text(encoding: "Encoding", prompt: list[int], tokens: Iterator[int]) -> Iterator[str]:
+    """The prompt and the generated text, each character as soon as it is complete."""
     decoder = encoding.decoder()
-    _print("".join(map(decoder.add, prompt)))
+    yield "".join(map(decoder.add, prompt))
     for token in tokens:
         if token != encoding.document_start:
-            _print(decoder.add(token))
-    _print(decoder.finish())
-    sys.stdout.write("\n")
+            yield decoder.add(token)
+    yield decoder.finish()
 
 
-def _print_tokens(prompt: list[int], tokens: Iterator[int]) -> None:
-    _print(",".join(map(str, prompt)))
-    for token in tokens:
-        _print(f",{token}")
-    sys.stdout.write("\n")
-
-
-def _print(text: str) -> None:
-    sys.stdout.write(text.translate(CONTROLS))
-    sys.stdout.flush()
+def _ids(prompt: list[int], tokens: Iterator[int]) -> Iterator[str]:
+    yield ",".join(map(str, prompt))
+    yield from (f",{token}" for token in tokens)

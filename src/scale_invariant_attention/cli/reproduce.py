@@ -39,62 +39,45 @@ def _add_command(experiment: Experiment) -> None:
 
 def _parameters(experiment: Experiment) -> list[Parameter]:
     """The parameters of a command, as typer reads them from a function."""
-    scales, compared = "|".join(experiment.scales), f"Default: {experiment.default}."
-    options: dict[str, tuple[Any, Any]] = {
-        "scale": (str, Option(metavar=scales, help="mini runs on CPUs, paper on GPUs.")),
-        "schemes": (str | None, Option(metavar="NAME,NAME", help=compared)),
-        "values": (str | None, Option(metavar="X,X,...", help=compared)),
-        "seeds": (int, Option(min=1, help="Number of seeds, counted from 0.")),
-        "lengths": (
-            str | None,
-            Option(metavar="N,N,...", help="Context lengths to evaluate; default: the scale's."),
+
+    def text(help_text: str, metavar: str | None = None) -> Any:
+        return Annotated[str | None, Option(help=help_text, metavar=metavar)]
+
+    def count(help_text: str) -> Any:
+        return Annotated[int | None, Option(min=1, help=help_text)]
+
+    def folder(help_text: str) -> Any:
+        return Annotated[Path | None, Option(help=help_text)]
+
+    compared = f"Default: {experiment.default}."
+    options = {
+        "scale": text("mini runs on CPUs, paper on GPUs.", "|".join(experiment.scales)),
+        "schemes": text(compared, "NAME,NAME"),
+        "values": text(compared, "X,X,..."),
+        "seeds": count("Number of seeds, counted from 0."),
+        "lengths": text("Context lengths to evaluate; default: the scale's.", "N,N,..."),
+        "tokens": count("Tokens to score at each length; default: the scale's."),
+        "examples": count("Examples to test at each length; default: the scale's."),
+        "contexts": count("Contexts to read at each length; default: the scale's."),
+        "before": text(
+            "Fields of the trainings that fine-tuning starts from; default: as in table1.",
+            "'FIELD=VALUE ...'",
         ),
-        **{
-            name: (int | None, Option(min=1, help=f"{size} each length; default: the scale's."))
-            for name, size in SIZES.items()
-        },
-        "before": (
-            str | None,
-            Option(
-                metavar="'FIELD=VALUE ...'",
-                help="Fields of the trainings that fine-tuning starts from; default: as in table1.",
-            ),
-        ),
-        "workers": (
-            int | None,
-            Option(min=1, help="Small trainings at a time, one core each; default: one per core."),
-        ),
-        "device": (
-            str | None,
-            Option(help="For the paper's scale; default: a GPU if there is one."),
-        ),
-        "runs": (Path | None, Option(help="Folder for the trainings; default: runs/SCALE.")),
-        "results": (
-            Path | None,
-            Option(help="Folder for the records, one JSON file each; default: results/SCALE."),
-        ),
-        "print_config": (
-            bool,
-            Option("--print-config", help="Print every configuration and exit."),
-        ),
+        "workers": count("Small trainings at a time, one core each; default: one per core."),
+        "device": text("For the paper's scale; default: a GPU if there is one."),
+        "runs": folder("Folder for the trainings; default: runs/SCALE."),
+        "results": folder("Folder for the records, one JSON file each; default: results/SCALE."),
+        "print_config": Annotated[
+            bool, Option("--print-config", help="Print every configuration and exit.")
+        ],
     }
     defaults = {"scale": "mini", "seeds": experiment.seeds, "print_config": False}
     context = Parameter("context", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
     return [context] + [
-        Parameter(
-            name, Parameter.KEYWORD_ONLY, default=defaults.get(name), annotation=Annotated[option]
-        )
+        Parameter(name, Parameter.KEYWORD_ONLY, default=defaults.get(name), annotation=option)
         for name, option in options.items()
         if name in experiment.options
     ]
-
-
-# The options that set the size of an evaluation.
-SIZES = {
-    "tokens": "Tokens to score at",
-    "examples": "Examples to test at",
-    "contexts": "Contexts to read at",
-}
 
 
 def _reproduce(experiment: Experiment, words: Sequence[str], given: Mapping[str, Any]) -> None:
@@ -125,11 +108,10 @@ def _trials(
     from ..training.config import parse_fields
 
     text, compared = given[experiment.compares], tuple[Any, ...]()
-    if text is not None:
-        if experiment.compares == "values":
-            compared = numbers("--values", text, float)
-        else:
-            compared = tuple(schemes.entry(name.strip()).name for name in text.split(","))
+    if experiment.compares == "values":
+        compared = numbers("--values", text, float)
+    elif text is not None:
+        compared = tuple(schemes.entry(name.strip()).name for name in text.split(","))
     changes: dict[str, Any] = {}
     if not experiment.in_one_process:
         fields = parse_fields(words, options=[f"--{name}" for name in (*given, "help")])
@@ -250,25 +232,21 @@ def write_page(
         from ..lab.reporting.reproduction import page_and_figures
 
         seeds = range(EXPERIMENTS["table1"].seeds)
-        main = EXPERIMENTS["table1"].records(results)
+        main, needles, recalled = (
+            EXPERIMENTS[name].records(results) for name in ("table1", "table2", "recall")
+        )
         if not main:
             raise FileNotFoundError(
                 f"there is no record of Table 1 in {results}; sia reproduce table1 writes them"
             )
         swept = {name: EXPERIMENTS[name].records(results, seeds) for name in ("tau", "base")}
-        needles = EXPERIMENTS["table2"].records(results)
-        recalled = EXPERIMENTS["recall"].records(results)
         # Only these need transformers.
         has_conversions = any(results.glob("table4-*.json"))
         converted = EXPERIMENTS["table4"].records(results, seeds) if has_conversions else []
         check_writable(figures)
+        figures_at = Path(os.path.relpath(figures, output.parent)).as_posix()
         text, drawn = page_and_figures(
-            main,
-            swept,
-            needles,
-            recalled,
-            converted,
-            figures_at=Path(os.path.relpath(figures, output.parent)).as_posix(),
+            main, swept, needles, recalled, converted, figures_at=figures_at
         )
         for name, picture in drawn.items():
             replace_file(figures / name, picture)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -88,16 +88,13 @@ def _train_with_output(
 ) -> None:
     page = Page()
     page.line(f"{_describe(config)}, in {folder}")
-    with ExitStack() as opened:
-        watchers: list[Callable[[TrainingProgress], object]] = []
-        if tensorboard:
-            watchers.append(opened.enter_context(TensorBoard(folder, config)))
-        show, notice = opened.enter_context(training_bar())
-        watchers.append(show)
+    board = TensorBoard(folder, config) if tensorboard else nullcontext()
+    with board as log, training_bar() as (show, notice):
 
         def watch(now: TrainingProgress) -> None:
-            for watcher in watchers:
-                watcher(now)
+            if log is not None:
+                log(now)
+            show(now)
 
         train(config, folder, device=device, watch=watch, notice=notice)
     page.line(f"Trained. The model is in {folder / MODEL}")
