@@ -131,29 +131,28 @@ def _train(chosen: Sequence[TrainingTrial], output: Path) -> dict[str, TrainingR
     return {trial.config.scheme: records[trial.config.scheme] for trial in chosen}
 
 
+def _print_by_length(
+    page: Page, trial: TrainingTrial, values: Mapping[str, Mapping[int, float]], *, change: bool
+) -> None:
+    """A row per scheme, a column per length, and the change from the training length to the last."""
+    trained, lengths = trial.config.length, trial.evaluation.lengths
+    longest = max(lengths)
+    header = ["scheme", *(f"{n:,}" + (" (trained)" if n == trained else "") for n in lengths)]
+    if change:
+        header.append(f"change at {longest // trained} times")
+    rows = []
+    for scheme, row in values.items():
+        changes = [f"{row[longest] - row[trained]:+.3f}"] if change else []
+        rows.append((title_of(scheme), *(f"{row[n]:.3f}" for n in lengths), *changes))
+    page.table(header, rows, numbers=True)
+
+
 def _print_losses(page: Page, trial: TrainingTrial, records: Mapping[str, TrainingRecord]) -> None:
-    trained = trial.config.length
     losses = {scheme: record.losses_by_length() for scheme, record in records.items()}
-    longest = max(trial.evaluation.lengths)
     page.heading("3. Loss on contexts longer than those of training")
     page.paragraph("In nats per byte, on the same bytes in every column; lower is better.\n")
-    page.table(
-        (
-            "scheme",
-            *(f"{n:,}" + (" (trained)" if n == trained else "") for n in trial.evaluation.lengths),
-            f"change at {longest // trained} times",
-        ),
-        [
-            (
-                title_of(scheme),
-                *(f"{loss:.3f}" for loss in row.values()),
-                f"{row[longest] - row[trained]:+.3f}",
-            )
-            for scheme, row in losses.items()
-        ],
-        numbers=True,
-    )
-    for sentence in _findings(losses, trained, longest):
+    _print_by_length(page, trial, losses, change=True)
+    for sentence in _findings(losses, trial.config.length, max(trial.evaluation.lengths)):
         page.paragraph(f"\n{sentence}")
 
 
@@ -231,21 +230,12 @@ def _announce_recall(page: Page, trial: TrainingTrial) -> None:
 
 
 def _print_recall(page: Page, trial: TrainingTrial, records: Mapping[str, TrainingRecord]) -> None:
-    trained = trial.config.length
-    lengths = trial.evaluation.lengths
     recalled = {scheme: record.recall_by_length() for scheme, record in records.items()}
-    page.paragraph(
-        f"Share of values recalled; chance is 1 in {trial.config.task_options['values']}.\n"
-    )
-    page.table(
-        ("scheme", *(f"{n:,}" + (" (trained)" if n == trained else "") for n in lengths)),
-        [
-            (title_of(scheme), *(f"{row[length]:.3f}" for length in lengths))
-            for scheme, row in recalled.items()
-        ],
-        numbers=True,
-    )
-    page.paragraph(f"\n{' '.join(_recall_findings(recalled, trained, max(lengths)))}")
+    chance = f"1 in {trial.config.task_options['values']}"
+    page.paragraph(f"Share of values recalled; chance is {chance}.\n")
+    _print_by_length(page, trial, recalled, change=False)
+    findings = _recall_findings(recalled, trial.config.length, max(trial.evaluation.lengths))
+    page.paragraph(f"\n{' '.join(findings)}")
 
 
 def _recall_findings(

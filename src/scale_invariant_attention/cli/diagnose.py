@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..analysis import Diagnosis, LengthAttention
-    from ..analysis.diagnosis import LayerDiagnosis, RangeDiagnosis
+    from ..analysis.diagnosis import RangeDiagnosis
     from ..data import TokenStream
 
 
@@ -71,11 +71,10 @@ def diagnose(
             raise ValueError(f"--delta must be greater than 1, got {delta:g}; 10 gives decades")
         where = find_device(device)
         given = numbers("--lengths", lengths)
-        model = open_diagnosed_model(folder, where, given, data)
+        model = open_diagnosed_model(folder, where, given, data, output)
         ascending = tuple(sorted(set(model.lengths)))
         tokens = _contexts(model.corpus, ascending, contexts).to(where)
-        results = output or model.results
-        check_writable(results)
+        check_writable(model.results)
         page.line(model.description)
         page.line(
             f"{counted(contexts, 'text')} of {model.data}, the last {QUERIES} queries of each\n"
@@ -99,7 +98,6 @@ def diagnose(
         _print_ranges(page, longest)
         _print_findings(page, longest)
         lines = model.write_results(
-            results,
             ("diagnosis.json", "diagnosis.png"),
             {
                 "contexts": contexts,
@@ -152,27 +150,25 @@ def _print_lengths(
 
 
 def _print_layers(page: Page, found: "Diagnosis") -> None:
+    rows = []
+    for layer in found.layers:
+        low, high = layer.score_spreads
+        slopes = "" if layer.slopes is None else f"{layer.slopes[0]:+.2f} to {layer.slopes[1]:+.2f}"
+        rows.append(
+            (
+                str(layer.layer),
+                f"{layer.score_mean:+.2f}",
+                f"{layer.score_spread:.2f}",
+                f"{low:.2f} to {high:.2f}",
+                _signed(layer.kurtosis),
+                _signed(layer.slope),
+                slopes,
+                ", ".join(layer.findings) or "none",
+            )
+        )
     page.heading(f"Layers at {found.length:,} tokens")
-    page.table(
-        ("layer", "score mean", "spread", "by head", "kurtosis", "slope", "by head", "findings"),
-        [_layer_row(layer) for layer in found.layers],
-        numbers=True,
-    )
-
-
-def _layer_row(layer: "LayerDiagnosis") -> tuple[str, ...]:
-    low, high = layer.score_spreads
-    slopes = "" if layer.slopes is None else f"{layer.slopes[0]:+.2f} to {layer.slopes[1]:+.2f}"
-    return (
-        str(layer.layer),
-        f"{layer.score_mean:+.2f}",
-        f"{layer.score_spread:.2f}",
-        f"{low:.2f} to {high:.2f}",
-        _signed(layer.kurtosis),
-        _signed(layer.slope),
-        slopes,
-        ", ".join(layer.findings) or "none",
-    )
+    spreads = ("score mean", "spread", "by head", "kurtosis")
+    page.table(("layer", *spreads, "slope", "by head", "findings"), rows, numbers=True)
 
 
 def _print_ranges(page: Page, found: "Diagnosis") -> None:

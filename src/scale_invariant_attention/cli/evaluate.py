@@ -39,19 +39,18 @@ def evaluate(
         from ..evaluation import loss_by_length, loss_by_position
         from ..files import check_writable
         from ..lab.reporting.evaluation_figures import draw_loss_by_position
-        from ..lab.trained_models import subject_of
+        from ..lab.trained_models import results_folder, subject_of
         from ..training import open_trained
         from ..training.ranks import find_device
 
         where = find_device(device)
-        given = numbers("--lengths", lengths)
         trained = open_trained(folder, device=where)
-        subject = subject_of(trained, folder, "evaluation", given, data)
+        results = output or results_folder(folder, "evaluation")
+        subject = subject_of(trained, numbers("--lengths", lengths), data, results)
         model, corpus, longest = trained.model, subject.corpus, max(subject.lengths)
         same = _same_tokens(corpus, subject.lengths, tokens)
         if positions:
             _check_documents(corpus, subject.data, longest)
-        results = output or subject.results
         check_writable(results)
         page.line(subject.description)
         page.line(f"Validation split of {subject.data}: {len(corpus):,} tokens\n")
@@ -78,7 +77,6 @@ def evaluate(
             )
 
         lines = subject.write_results(
-            results,
             ("evaluation.json", "loss-by-position.png"),
             {
                 "by_length": [asdict(row) for row in by_length],

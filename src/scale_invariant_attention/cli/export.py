@@ -53,8 +53,6 @@ def export(
             "--tokenizer goes with --to hf: with --to sia only weights and configuration are written"
         )
     with plain_errors(ImportError):
-        from transformers.utils.logging import disable_progress_bar
-
         from ..huggingface.export import (
             check_replaceable,
             open_from_transformers,
@@ -63,7 +61,7 @@ def export(
         from ..lab.trained_models import describe
         from ..training import open_trained
 
-        disable_progress_bar()
+        _disable_progress_bars()
         if to is Format.SIA:
             open_from_transformers(folder).save_pretrained(output)
         else:
@@ -119,3 +117,9 @@ def _origin(folder: Path, trained: "TrainedModel") -> dict[str, Any]:
         origin["unfinished_at_step"] = trained.unfinished
         origin["runs"] = read_provenance(run)
     return origin
+
+
+def _disable_progress_bars() -> None:
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()

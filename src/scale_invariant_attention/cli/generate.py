@@ -92,8 +92,7 @@ def generate(
         texts = _ids(ids, new) if encoding is None else _text(encoding, ids[1:], new)
         try:
             for text in texts:
-                sys.stdout.write(text.translate(CONTROLS))
-                sys.stdout.flush()
+                _print(text)
         except KeyboardInterrupt:
             typer.echo()
             raise typer.Exit(INTERRUPTED) from None
@@ -128,3 +127,8 @@ def _text(encoding: "Encoding", prompt: list[int], tokens: Iterator[int]) -> Ite
 def _ids(prompt: list[int], tokens: Iterator[int]) -> Iterator[str]:
     yield ",".join(map(str, prompt))
     yield from (f",{token}" for token in tokens)
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text.translate(CONTROLS))
+    sys.stdout.flush()

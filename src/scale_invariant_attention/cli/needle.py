@@ -14,7 +14,7 @@ from .terminal import Page, counted, progress_bar
 
 if TYPE_CHECKING:
     from ..data.needles import NeedleFormat
-    from ..evaluation.retrieval import NeedleResult, Share
+    from ..evaluation.retrieval import NeedleResult
     from ..training import TrainedModel
 
 
@@ -58,22 +58,21 @@ def needle(
         from ..files import check_writable
         from ..lab.measurements import NeedleCell
         from ..lab.reporting.evaluation_figures import draw_needles
-        from ..lab.trained_models import subject_of
+        from ..lab.trained_models import results_folder, subject_of
         from ..training import open_trained
         from ..training.ranks import find_device
         from ..training.training_data import HELD_OUT, corpus_encoding
 
         where = find_device(device)
-        given = numbers("--lengths", lengths)
         edges = _edges(depths)
         trained = open_trained(folder, device=where)
-        subject = subject_of(trained, folder, "needles", given, data)
+        results = output or results_folder(folder, "needles")
+        subject = subject_of(trained, numbers("--lengths", lengths), data, results)
         encoding = corpus_encoding(subject.data).open()
         task = NeedleTask(subject.corpus, encoding, _format(trained, options), HELD_OUT)
         for length in subject.lengths:
             # Fail now if a length is too short for the needles or longer than the text.
             task.example(length, 0)
-        results = output or subject.results
         check_writable(results)
         page.line(subject.description)
         page.line(
@@ -90,7 +89,6 @@ def needle(
         _print_depths(page, table["cells"], edges)
         config = trained.model.config
         lines = subject.write_results(
-            results,
             ("needles.json", "needles.png"),
             {"format": asdict(task.format), "trained_length": config.train_length, **table},
             lambda: draw_needles(
@@ -170,14 +168,10 @@ def _print_depths(page: Page, cells: Sequence[Mapping[str, Any]], edges: Sequenc
     page.heading("By depth")
     lengths = list(dict.fromkeys(cell["length"] for cell in cells))
     shares = {
-        (cell["length"], cell["start"]): Share(cell["found"], cell["count"]) for cell in cells
+        (cell["length"], cell["start"]): str(Share(cell["found"], cell["count"])) for cell in cells
     }
     rows = [
-        (f"{start:.0%}-{stop:.0%}", *(_share(shares.get((length, start))) for length in lengths))
+        (f"{start:.0%}-{stop:.0%}", *(shares.get((length, start), "") for length in lengths))
         for start, stop in pairwise(edges)
     ]
     page.table(("depth", *(f"{length:,}" for length in lengths)), rows, numbers=True)
-
-
-def _share(share: "Share | None") -> str:
-    return "" if share is None else str(share)

@@ -103,14 +103,9 @@ def chart(
     width: int = 64,
     height: int = 16,
 ) -> list[str]:
-    """Draw lines over a logarithmic x axis, each with its own character; later lines cover earlier ones.
+    """Draw lines, by character, over a logarithmic x axis; later ones cover earlier ones.
 
-    Args:
-        lines: points by character, from left to right.
-        labels_at: x values that are labelled.
-        marked: x value of a vertical line.
-        width: columns of the drawing.
-        height: rows of the drawing.
+    Points run from left to right. A vertical line stands at the x value `marked`.
 
     >>> print("\\n".join(chart({"a": [(1, 0), (8, 2)]}, labels_at=[1, 8], width=8, height=3)))
       2.00 |      aa

@@ -87,7 +87,10 @@ def _train_with_output(
     config: TrainingConfig, folder: Path, device: str | None, tensorboard: bool
 ) -> None:
     page = Page()
-    page.line(f"{_describe(config)}, in {folder}")
+    page.line(
+        f"{config.scheme}: {counted(config.layers, 'layer')} of width {config.width}, "
+        f"{counted(config.steps, 'step')} of {config.batch_size} x {config.length:,} tokens, in {folder}"
+    )
     board = TensorBoard(folder, config) if tensorboard else nullcontext()
     with board as log, training_bar() as (show, notice):
 
@@ -98,13 +101,6 @@ def _train_with_output(
 
         train(config, folder, device=device, watch=watch, notice=notice)
     page.line(f"Trained. The model is in {folder / MODEL}")
-
-
-def _describe(config: TrainingConfig) -> str:
-    return (
-        f"{config.scheme}: {counted(config.layers, 'layer')} of width {config.width}, "
-        f"{counted(config.steps, 'step')} of {config.batch_size} x {config.length:,} tokens"
-    )
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from ..schemes import ScaleInvariant
 from ..training import open_trained
 from ..training.runs import CONFIG
 from ..training.training_data import STANDARD_LIBRARY, open_corpus
-from .trained_models import BYTES, LENGTHS, Subject, subject_of
+from .trained_models import BYTES, LENGTHS, Subject, results_folder, subject_of
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 
@@ -35,13 +35,20 @@ class DiagnosedModel(Subject):
 
 
 def open_diagnosed_model(
-    folder: Path, device: torch.device, lengths: Sequence[int], data: str | None
+    folder: Path,
+    device: torch.device,
+    lengths: Sequence[int],
+    data: str | None,
+    results: Path | None,
 ) -> DiagnosedModel:
     """The model of a run, of a checkpoint, of a saved model, or of a folder of transformers."""
     if _is_of_transformers(folder):
-        return _open_transformers(folder, device, lengths, data or STANDARD_LIBRARY)
+        # Inside the folder, results would be taken for a part of the model.
+        results = results or folder.absolute().with_name(f"{folder.absolute().name}-diagnosis")
+        return _open_transformers(folder, device, lengths, data or STANDARD_LIBRARY, results)
     trained = open_trained(folder, device=device)
-    subject = subject_of(trained, folder, "diagnosis", lengths, data)
+    results = results or results_folder(folder, "diagnosis")
+    subject = subject_of(trained, lengths, data, results)
     return DiagnosedModel(**vars(subject), **_gpt_properties(trained.model))
 
 
@@ -65,7 +72,7 @@ def _gpt_properties(model: GPT) -> dict[str, Any]:
 
 
 def _open_transformers(
-    folder: Path, device: torch.device, lengths: Sequence[int], data: str
+    folder: Path, device: torch.device, lengths: Sequence[int], data: str, results: Path
 ) -> DiagnosedModel:
     """The model of a folder that ``save_pretrained`` wrote, converted or not, or that we exported."""
     # Slow to import, and not always installed.
@@ -97,8 +104,7 @@ def _open_transformers(
         lengths=tuple(lengths or LENGTHS),
         data=data,
         corpus=open_corpus(data, "validation", vocab_size, encoding),
-        # Inside the folder, they would be taken for a part of the model.
-        results=folder.absolute().with_name(f"{folder.absolute().name}-diagnosis"),
+        results=results,
         **properties,
     )
 

@@ -31,12 +31,11 @@ class Subject:
     lengths: tuple[int, ...]
     data: str  # name of the corpus
     corpus: TokenStream  # its validation split
-    results: Path  # folder for results unless another is given
+    results: Path  # folder to write results to
     unfinished: int | None = None
 
     def write_results(
         self,
-        folder: Path,
         names: tuple[str, str],
         measured: Mapping[str, Any],
         draw: Callable[[], bytes] | None,
@@ -48,7 +47,7 @@ class Subject:
 
         `data` is recorded about the corpus.
         """
-        record, figure = (folder / name for name in names)
+        record, figure = (self.results / name for name in names)
         contents = {
             "model": str(self.path),
             "unfinished_at_step": self.unfinished,
@@ -83,15 +82,12 @@ def write_figure(path: Path, draw: Callable[[], bytes]) -> str | None:
 
 
 def subject_of(
-    trained: TrainedModel, folder: Path, name: str, lengths: Sequence[int], data: str | None
+    trained: TrainedModel, lengths: Sequence[int], data: str | None, results: Path
 ) -> Subject:
-    """A model of a folder as a subject of measurements of a name; by default the run's own choices."""
+    """A trained model as a subject, by default with the lengths and the data of its run."""
     training, vocab_size = trained.training, trained.model.config.vocab_size
     validated = LENGTHS if training is None else training.validation_lengths
     data = data or _training_data(trained)
-    results = folder / name
-    if is_checkpoint(folder):
-        results = folder.absolute().parents[1] / f"{name}-{folder.name}"
     return Subject(
         trained.path,
         describe(trained),
@@ -112,6 +108,13 @@ def _training_data(trained: TrainedModel) -> str:
     raise ValueError(
         f"--data must be given for {trained.path}: a saved model does not record its training data"
     )
+
+
+def results_folder(folder: Path, name: str) -> Path:
+    """Folder for results: inside that of a run or model, and next to the run's checkpoints for one."""
+    if is_checkpoint(folder):
+        return folder.absolute().parents[1] / f"{name}-{folder.name}"
+    return folder / name
 
 
 def describe(trained: TrainedModel) -> str:
