@@ -1,4 +1,4 @@
-"""Loss by context length, on the same tokens, and by position in documents; in bounded memory."""
+"""Loss of a model, in nats: per token of a batch, by context length, and by position in a document."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,14 +20,13 @@ class Scored(Protocol):
 
     def __call__(self, tokens: Tensor, targets: Tensor, *, reduction: str) -> Tensor:
         """Losses ``[B, L]`` of targets ``[B, L]``."""
-        ...
 
 
 @torch.no_grad()
 def token_losses(
     model: Scored, tokens: Tensor, targets: Tensor, device: torch.device | str
 ) -> Tensor:
-    """Losses ``[B, L]``, float64 on the CPU, in nats."""
+    """Losses ``[B, L]``, float64 on the CPU."""
     losses = model(tokens.to(device), targets.to(device), reduction="none")
     return losses.double().cpu()
 
@@ -43,7 +42,7 @@ def rows_at_once(length: int) -> int:
 
 @dataclass(frozen=True)
 class LengthLoss:
-    """The mean loss, in nats, of `tokens` targets with at most `length - 1` tokens before them."""
+    """The mean loss of `tokens` targets with at most `length - 1` tokens before them."""
 
     length: int
     loss: float
@@ -70,7 +69,6 @@ def loss_by_length(
     >>> [row.length for row in loss_by_length(GPT(GPTConfig.preset("mini")), tokens)]
     [32, 64]
     """
-    stretch = max(tokens.lengths)
     scored = 0
     rows = []
     for length in tokens.lengths:
@@ -79,15 +77,14 @@ def loss_by_length(
             losses.append(token_losses(model, inputs, targets, device).flatten())
             scored += targets.numel()
             progress(scored)
-        stretches = Estimate(torch.cat(losses).view(-1, stretch).mean(1))
-        error = stretches.standard_error if len(stretches.values) > 1 else None
-        rows.append(LengthLoss(length, stretches.mean, error, tokens.count))
+        stretches = torch.cat(losses).view(-1, max(tokens.lengths)).mean(1)
+        rows.append(LengthLoss(length, *_mean_and_error(stretches), tokens.count))
     return rows
 
 
 @dataclass(frozen=True)
 class PositionLoss:
-    """The mean loss, in nats, of the targets with `start` to `stop - 1` tokens before them."""
+    """The mean loss of the targets with `start` to `stop - 1` tokens before them."""
 
     start: int
     stop: int
@@ -132,12 +129,15 @@ def loss_by_position(
         if len(losses) == count:
             break
     by_document = torch.stack(losses)
-    edges = position_bins(length)
-    return [_bin(by_document, start, stop) for start, stop in pairwise(edges)]
+    return [
+        # The target at index i has i + 1 tokens before it.
+        PositionLoss(
+            start, stop, *_mean_and_error(by_document[:, start - 1 : stop - 1].mean(1)), count
+        )
+        for start, stop in pairwise(position_bins(length))
+    ]
 
 
-def _bin(by_document: Tensor, start: int, stop: int) -> PositionLoss:
-    # The target at index i has i + 1 tokens before it.
-    estimate = Estimate(by_document[:, start - 1 : stop - 1].mean(1))
-    error = estimate.standard_error if len(estimate.values) > 1 else None
-    return PositionLoss(start, stop, estimate.mean, error, len(by_document))
+def _mean_and_error(values: Tensor) -> tuple[float, float | None]:
+    estimate = Estimate(values)
+    return estimate.mean, estimate.standard_error if len(values) > 1 else None

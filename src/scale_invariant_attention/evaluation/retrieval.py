@@ -4,17 +4,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ..data.needles import Needle, NeedleExample, NeedleFormat, NeedleTask
 from ..data.recall import RecallTask
-from ..data.tasks import NOT_SCORED
+from ..data.tasks import NOT_SCORED, TaskExamples
 from ..model import GPT, left_padded
-from .losses import Scored, rows_at_once, token_losses
+from .losses import rows_at_once, token_losses
 
 # Extra tokens that an answer may have: enough to see that it runs on.
 OVERRUN = 4
@@ -84,26 +83,11 @@ class Share:
         return f"{self.mean:.3f} ({low:.3f} to {high:.3f})"
 
 
-class Writing(Scored, Protocol):
-    """A model that can also generate, as a GPT can."""
-
-    def generate(
-        self,
-        tokens: Tensor,
-        max_new_tokens: int,
-        *,
-        token_mask: Tensor | None,
-        stop_tokens: Sequence[int],
-    ) -> Tensor:
-        """The prompts, followed by the likeliest tokens."""
-        ...
-
-
 @dataclass(frozen=True)
 class NeedleResult:
-    """Result of one needle: whether it was found, and how likely its entry in the answer was.
+    """Result of one needle.
 
-    `log_probability` is of its entry, in nats, given the text and the right answer before it.
+    `log_probability` is of its entry in the answer, in nats, given the text and the right answer before.
     """
 
     length: int
@@ -124,7 +108,7 @@ class DepthShare:
 
 
 def find_needles(
-    model: Writing,
+    model: GPT,
     task: NeedleTask,
     length: int,
     examples: int,
@@ -149,12 +133,9 @@ def find_needles(
             for needle, hit in zip(row.needles, hits, strict=True):
                 start, stop = needle.answer_span
                 # The loss at i is that of token i + 1.
-                log_probability = -float(loss[start - 1 : stop - 1].sum())
-                results.append(
-                    NeedleResult(
-                        length, number, row.depth(needle), hit, log_probability, stop - start
-                    )
-                )
+                likely = -float(loss[start - 1 : stop - 1].sum())
+                depth = row.depth(needle)
+                results.append(NeedleResult(length, number, depth, hit, likely, stop - start))
         progress(numbers.stop)
     return results
 
@@ -170,8 +151,7 @@ def depth_edges(ranges: int) -> list[float]:
     >>> depth_edges(4)
     [0.0, 0.25, 0.5, 0.75, 1.0]
     """
-    edges: list[float] = np.linspace(0, 1, ranges + 1).tolist()
-    return edges
+    return [float(edge) for edge in np.linspace(0, 1, ranges + 1)]
 
 
 def accuracy_by_depth(results: Sequence[NeedleResult], edges: Sequence[float]) -> list[DepthShare]:
@@ -187,10 +167,7 @@ def accuracy_by_depth(results: Sequence[NeedleResult], edges: Sequence[float]) -
 def needle_table(
     results: Sequence[NeedleResult], edges: Sequence[float]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Results as JSON: shares by length, and by length and depth.
-
-    `log_probability` is the mean over needles, each of its whole entry.
-    """
+    """Results as JSON by length, and by length and depth; `log_probability` is the mean over needles."""
     lengths = sorted({result.length for result in results})
     by_length = {n: [result for result in results if result.length == n] for n in lengths}
     return {
@@ -213,7 +190,7 @@ def needle_table(
 
 
 def _answers(
-    model: Writing, task: NeedleTask, rows: Sequence[NeedleExample], device: torch.device | str
+    model: GPT, task: NeedleTask, rows: Sequence[NeedleExample], device: torch.device | str
 ) -> list[tuple[str, bool]]:
     """The answer generated after each text, and whether it ended."""
     end = task.encoding.document_start
@@ -222,15 +199,13 @@ def _answers(
     written = model.generate(
         prompts.to(device), longest + OVERRUN, token_mask=mask.to(device), stop_tokens=[end]
     )
-    return [_text(task, tokens) for tokens in written[:, prompts.shape[1] :].tolist()]
-
-
-def _text(task: NeedleTask, tokens: list[int]) -> tuple[str, bool]:
-    end = task.encoding.document_start
-    ended = end in tokens
-    decoder = task.encoding.decoder()
-    text = [decoder.add(token) for token in (tokens[: tokens.index(end)] if ended else tokens)]
-    return "".join([*text, decoder.finish()]), ended
+    answers = []
+    for tokens in written[:, prompts.shape[1] :].tolist():
+        ended = end in tokens
+        decoder = task.encoding.decoder()
+        text = [decoder.add(token) for token in (tokens[: tokens.index(end)] if ended else tokens)]
+        answers.append(("".join([*text, decoder.finish()]), ended))
+    return answers
 
 
 @torch.no_grad()
@@ -248,9 +223,8 @@ def recall_accuracy(
     6
     """
     hits = count = 0
-    at_once = rows_at_once(length)
-    for first in range(0, examples, at_once):
-        tokens, targets = task.batch(length, range(first, min(first + at_once, examples)))
+    numbered = TaskExamples(task, [length], examples)
+    for tokens, targets in numbered.batches(length, batch_size=rows_at_once(length)):
         scored = targets != NOT_SCORED
         likeliest = model(tokens.to(device)).argmax(-1).cpu()
         hits += int((likeliest == targets)[scored].sum())
