@@ -5,9 +5,9 @@ token that ends it, together of exactly the requested length. Needles are insert
 tokens: none is cut, and no text lands inside one.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from operator import index
+from itertools import pairwise
 from string import Formatter
 
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..arguments import integer
 from .encoding import Encoding
 from .tasks import NOT_SCORED
 from .tokens import TokenSource
@@ -72,8 +73,7 @@ class NeedleFormat:
     def __post_init__(self) -> None:
         object.__setattr__(self, "cities", tuple(self.cities))
         for name, least in (("digits", 1), ("needles", 1), ("distractors", 0)):
-            if index(getattr(self, name)) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+            integer(name, getattr(self, name), at_least=least)
         if self.order not in ORDERS:
             raise ValueError(f"order must be one of {', '.join(ORDERS)}, got {self.order!r}")
         for name in ("sentence", "distractor", "entry"):
@@ -86,11 +86,8 @@ class NeedleFormat:
                 f"{len(set(self.cities))} differ"
             )
         for city in self.cities:
-            if (
-                not city
-                or self.between in city
-                or any(city in other for other in self.cities if other != city)
-            ):
+            is_part = any(city in other for other in self.cities if other != city)
+            if not city or self.between in city or is_part:
                 raise ValueError(
                     f"cities must be words without {self.between!r}, none part of another, got "
                     f"{city!r}"
@@ -104,7 +101,7 @@ class NeedleFormat:
 
 @dataclass(frozen=True)
 class Needle:
-    """A needle of an example: city, number, and the spans of its sentence and its answer entry."""
+    """A needle of an example, with the spans of its sentence and its answer entry."""
 
     city: str
     number: str
@@ -114,10 +111,7 @@ class Needle:
 
 @dataclass(frozen=True, eq=False)
 class NeedleExample:
-    """A whole sequence; `needles` are in the order of the answer, which starts at `answer_start`.
-
-    The last token ends the answer.
-    """
+    """A whole sequence, which ends with the answer and its end token; `needles` are in its order."""
 
     tokens: NDArray[np.int64]
     answer_start: int
@@ -156,38 +150,49 @@ class NeedleTask:
     def example(self, length: int, number: int) -> NeedleExample:
         """Example `number`, of exactly `length` tokens, the answer and its end included."""
         rng = np.random.default_rng([self.seed, length, number])
-        chosen = self._choose(rng)
-        needles, distractors = chosen[: self.format.needles], chosen[self.format.needles :]
+        form, chosen = self.format, self._choose(rng)
         sentences = self._encode(
-            [self.format.sentence.format(city=city, number=digits) for city, digits in needles]
-            + [
-                self.format.distractor.format(city=city, number=digits)
-                for city, digits in distractors
-            ]
+            (form.sentence if which < form.needles else form.distractor).format(
+                city=city, number=digits
+            )
+            for which, (city, digits) in enumerate(chosen)
         )
         # The order of the sentences in the text.
-        text_order = rng.permutation(len(sentences))
-        answered = self._in_answer_order(needles, text_order, rng)
-        ending, entry_spans = self._ending([needles[which] for which in answered])
-        room = length - len(ending) - sum(map(len, sentences))
+        text_order = rng.permutation(len(sentences)).tolist()
+        answered = self._answer_order(chosen, text_order, rng)
+        ending = self._ending([chosen[which] for which in answered])
+        room = length - sum(map(len, [*sentences, *ending]))
         if room < 0:
             raise ValueError(
                 f"length must be at least {length - room} for these needles and their answer, got "
                 f"{length}"
             )
         text = self._text(room, rng)
-        cuts = np.sort(rng.integers(0, room + 1, len(sentences)))
-        body, spans = _inserted(text, [sentences[which] for which in text_order], cuts)
-        tokens = np.concatenate([body, ending])
-        span_of = {int(which): span for which, span in zip(text_order, spans, strict=True)}
-        first = len(body)
-        placed = tuple(
-            Needle(*needles[which], span_of[which], (first + start, first + stop))
-            for which, (start, stop) in zip(answered, entry_spans, strict=True)
+        first, *pieces = np.split(text, np.sort(rng.integers(0, room + 1, len(sentences))))
+        parts = [first]
+        for which, piece in zip(text_order, pieces, strict=True):
+            parts += [sentences[which], piece]
+        # Every second part is a sentence; after them and the opening, every second one is an entry.
+        opening = len(parts)
+        parts += ending
+        spans = list(pairwise([0, *np.cumsum([len(part) for part in parts]).tolist()]))
+        sentence_spans = dict(zip(text_order, spans[1:opening:2], strict=True))
+        entry_spans = spans[opening + 1 :: 2]
+        needles = tuple(
+            Needle(*chosen[which], sentence_spans[which], span)
+            for which, span in zip(answered, entry_spans, strict=True)
         )
-        example = NeedleExample(tokens, first + entry_spans[0][0], placed)
-        self._check(example, length, sentences, answered)
-        return example
+        tokens = np.concatenate(parts)
+        # Anything else would test nothing.
+        whole = all(
+            np.array_equal(tokens[slice(*needle.span)], sentences[which])
+            for needle, which in zip(needles, answered, strict=True)
+        )
+        if len(tokens) != length or not whole:
+            raise AssertionError(
+                f"an example of {length} tokens has {len(tokens)}, or a cut needle"
+            )
+        return NeedleExample(tokens, entry_spans[0][0], needles)
 
     def batch(self, length: int, numbers: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Inputs and targets ``[len(numbers), length - 1]`` of examples; only answers are scored."""
@@ -208,41 +213,28 @@ class NeedleTask:
             for city, digits in zip(cities.tolist(), numbers.tolist(), strict=True)
         ]
 
-    def _in_answer_order(
-        self,
-        needles: Sequence[tuple[str, str]],
-        text_order: NDArray[np.int64],
-        rng: np.random.Generator,
+    def _answer_order(
+        self, chosen: list[tuple[str, str]], text_order: list[int], rng: np.random.Generator
     ) -> list[int]:
         """Indices of the needles in the order of the answer."""
+        count = self.format.needles
         if self.format.with_question:
-            return [int(which) for which in rng.permutation(len(needles))]
+            return [int(which) for which in rng.permutation(count)]
         if self.format.order == "alphabet":
-            return sorted(range(len(needles)), key=lambda which: needles[which][0])
-        return [int(which) for which in text_order if which < len(needles)]
+            return sorted(range(count), key=lambda which: chosen[which][0])
+        return [which for which in text_order if which < count]
 
-    def _ending(
-        self, needles: Sequence[tuple[str, str]]
-    ) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
-        """Separator or question, answer and end token, and the spans of the entries in it."""
-        cities = ", ".join(city for city, _ in needles)
-        opening = (
-            self.format.question.format(cities=cities)
-            if self.format.with_question
-            else self.format.separator
-        )
-        entries = [self.format.entry.format(city=city, number=number) for city, number in needles]
-        first, between, *encoded = self._encode([opening, self.format.between, *entries])
-        parts, spans, stop = [first], [], len(first)
-        for number, entry in enumerate(encoded):
-            if number:
-                parts.append(between)
-                stop += len(between)
-            parts.append(entry)
-            spans.append((stop, stop + len(entry)))
-            stop += len(entry)
-        parts.append(np.array([self.encoding.document_start], np.int64))
-        return np.concatenate(parts), spans
+    def _ending(self, needles: Sequence[tuple[str, str]]) -> list[NDArray[np.int64]]:
+        """Separator or question, the entries of the answer with `between` between them, end token."""
+        form, opening = self.format, self.format.separator
+        if form.with_question:
+            opening = form.question.format(cities=", ".join(city for city, _ in needles))
+        entries = [form.entry.format(city=city, number=number) for city, number in needles]
+        first, between, *encoded = self._encode([opening, form.between, *entries])
+        parts = [first]
+        for entry in encoded:
+            parts += [entry, between]
+        return [*parts[:-1], np.array([self.encoding.document_start], np.int64)]
 
     def _text(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """Tokens of the haystack from a random position on."""
@@ -254,41 +246,9 @@ class NeedleTask:
         start = int(rng.integers(0, len(self.haystack) - count + 1))
         return self.haystack.read(start, start + count).astype(np.int64)
 
-    def _encode(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
+    def _encode(self, texts: Iterable[str]) -> list[NDArray[np.int64]]:
         encoded = self.encoding.encode([text.encode() for text in texts])
         return [tokens.astype(np.int64) for tokens in encoded]
-
-    def _check(
-        self,
-        example: NeedleExample,
-        length: int,
-        sentences: Sequence[NDArray[np.int64]],
-        answered: Sequence[int],
-    ) -> None:
-        """Assert that no needle is cut and the length is right: anything else would test nothing."""
-        whole = all(
-            np.array_equal(example.tokens[slice(*needle.span)], sentences[which])
-            for needle, which in zip(example.needles, answered, strict=True)
-        )
-        if len(example.tokens) != length or not whole:
-            raise AssertionError(
-                f"an example of {length} tokens has {len(example.tokens)}, or a cut needle"
-            )
-
-
-def _inserted(
-    text: NDArray[np.int64], sentences: Sequence[NDArray[np.int64]], cuts: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], Iterator[tuple[int, int]]]:
-    """Text with a sentence inserted at each cut, in ascending order, and the spans of the sentences."""
-    parts, spans, before, stop = [], [], 0, 0
-    for sentence, cut in zip(sentences, cuts.tolist(), strict=True):
-        parts += [text[before:cut], sentence]
-        start = stop + cut - before
-        stop = start + len(sentence)
-        spans.append((start, stop))
-        before = cut
-    parts.append(text[before:])
-    return np.concatenate(parts), iter(spans)
 
 
 def _check_fields(name: str, text: str, required: set[str]) -> None:
