@@ -74,7 +74,14 @@ def make_shards(
         save_every: progress is saved after this many tokens.
         progress: called after every batch of documents.
     """
-    folder = Path(folder)
+    check_share(validation)
+    if encoding.vocab_size > LARGEST_VOCABULARY:
+        raise ValueError(
+            f"shards hold tokens below {LARGEST_VOCABULARY}, and the encoding {encoding.name!r} has "
+            f"{encoding.vocab_size}; choose one with fewer"
+        )
+    if not 1 <= shard_tokens <= LARGEST_COUNT:
+        raise ValueError(f"shard_tokens must be from 1 to {LARGEST_COUNT}, got {shard_tokens}")
     settings = {
         "source": source.identity,
         "encoding": encoding.name,
@@ -83,32 +90,39 @@ def make_shards(
         "validation": validation,
         "shard_tokens": shard_tokens,
     }
-    check_share(validation)
-    _check(settings)
+    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     clear_partial(folder, RECORD)
     record = _resumed(folder, settings)
+    shards = record.shards
     encoding.keep(folder)
-    saved = record.made()
-    progress(saved)
-    if record.complete:
-        return saved
-    with record:
+    try:
+        for each in shards.values():
+            each.reopen(record.complete)
+        progress(record.made())
+        if record.complete:
+            return record.made()
+        unsaved = 0
         for batch in _batched(source.documents(record.documents)):
-            texts = [text for _, text in batch]
-            for text, tokens in zip(texts, encode_documents(encoding, batch), strict=True):
+            for (_, text), tokens in zip(batch, encode_documents(encoding, batch), strict=True):
                 # An empty document would be a boundary with nothing after it.
                 if text:
-                    record.shards[assign_split(text, validation)].append(tokens)
+                    shards[assign_split(text, validation)].append(tokens)
+                    unsaved += len(tokens)
             record.documents += len(batch)
-            made = record.made()
-            if sum(made.tokens.values()) - sum(saved.tokens.values()) >= save_every:
+            if unsaved >= save_every:
                 record.save()
-                saved = made
-            progress(made)
-        if not sum(record.made().tokens.values()):
+                unsaved = 0
+            progress(record.made())
+        if not any(record.made().tokens.values()):
             raise ValueError(f"the source ({source.identity}) has no text")
-        record.finish()
+        for each in shards.values():
+            each.finish()
+        record.complete = True
+        record.save()
+    finally:
+        for each in shards.values():
+            each.close()
     return record.made()
 
 
@@ -124,18 +138,17 @@ class _GrowingShards:
     _file: BinaryIO | None = None
 
     @property
-    def tokens(self) -> int:
-        return self.number * self.shard_tokens + self.count
-
-    @property
     def _path(self) -> Path:
         return shard_path(self.folder, self.split, self.number)
 
-    def reopen(self) -> None:
-        """Resume: verify whole shards, and truncate the growing one to its recorded length."""
+    def reopen(self, complete: bool) -> None:
+        """Verify whole shards, the last one too if complete; truncate a growing one as recorded."""
         for number in range(self.number):
             _verify(shard_path(self.folder, self.split, number), self.shard_tokens)
         if not self.count:
+            return
+        if complete:
+            _verify(self._path, self.count)
             return
         partial, size = growing_path(self._path), HEADER_BYTES + 2 * self.count
         # It may have been finished after the last save.
@@ -162,6 +175,7 @@ class _GrowingShards:
             tokens = tokens[len(fitting) :]
             if self.count == self.shard_tokens:
                 self.finish()
+                self.number, self.count = self.number + 1, 0
 
     def sync(self) -> None:
         if self._file is not None:
@@ -174,7 +188,6 @@ class _GrowingShards:
             self._file.write(header(self.count))
             self.close()
             finish_growing(self._path)
-            self.number, self.count = self.number + 1, 0
 
     def close(self) -> None:
         if self._file is not None:
@@ -191,42 +204,24 @@ class _Record:
     shards: dict[Split, _GrowingShards]
     documents: int = 0
     complete: bool = False
-    final: ShardProgress | None = None
-
-    def __enter__(self) -> None:
-        for shards in self.shards.values():
-            shards.reopen()
-
-    def __exit__(self, *_: object) -> None:
-        for shards in self.shards.values():
-            shards.close()
 
     def made(self) -> ShardProgress:
-        if self.final is not None:
-            return self.final
+        each = self.shards.items()
         return ShardProgress(
             self.documents,
-            {split: shards.tokens for split, shards in self.shards.items()},
-            {split: shards.number + bool(shards.count) for split, shards in self.shards.items()},
+            {split: one.number * one.shard_tokens + one.count for split, one in each},
+            {split: one.number + bool(one.count) for split, one in each},
         )
 
     def save(self) -> None:
         for shards in self.shards.values():
             shards.sync()
-        made = self.made()
         contents = self.settings | {
             "documents": self.documents,
-            "tokens": made.tokens,
+            "tokens": self.made().tokens,
             "complete": self.complete,
         }
         replace_file(self.folder / RECORD, f"{json.dumps(contents, indent=2)}\n".encode())
-
-    def finish(self) -> None:
-        self.final = self.made()
-        for shards in self.shards.values():
-            shards.finish()
-        self.complete = True
-        self.save()
 
 
 def _resumed(folder: Path, settings: dict[str, Any]) -> _Record:
@@ -257,13 +252,6 @@ def _resumed(folder: Path, settings: dict[str, Any]) -> _Record:
     record.documents, record.complete = earlier["documents"], earlier["complete"]
     for split, one in shards.items():
         one.number, one.count = divmod(earlier["tokens"][split], shard_tokens)
-    if record.complete:
-        record.final = record.made()
-        for split, one in shards.items():
-            for number in range(one.number):
-                _verify(shard_path(folder, split, number), shard_tokens)
-            if one.count:
-                _verify(shard_path(folder, split, one.number), one.count)
     return record
 
 
@@ -286,15 +274,3 @@ def _batched(documents: Iterator[tuple[str, bytes]]) -> Iterator[list[tuple[str,
             batch, size = [], 0
     if batch:
         yield batch
-
-
-def _check(settings: dict[str, Any]) -> None:
-    if settings["vocab_size"] > LARGEST_VOCABULARY:
-        raise ValueError(
-            f"shards hold tokens below {LARGEST_VOCABULARY}, and the encoding "
-            f"{settings['encoding']!r} has {settings['vocab_size']}; choose one with fewer"
-        )
-    if not 1 <= settings["shard_tokens"] <= LARGEST_COUNT:
-        raise ValueError(
-            f"shard_tokens must be from 1 to {LARGEST_COUNT}, got {settings['shard_tokens']}"
-        )
