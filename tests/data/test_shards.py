@@ -73,7 +73,7 @@ def damaged(content, offset, value):
         (lambda whole: damaged(whole, 0, 20240801), "begins with 20240801, not with 20240520"),
         (lambda whole: b"\x93NUMPY" + whole[6:], "is not a shard: it begins with"),
         (lambda whole: whole[:1024][::-1] + whole[1024:], "is not a shard: it begins with 0"),
-        (lambda whole: damaged(whole, 4, 2), "of version 2; only version 1 is supported"),
+        (lambda whole: damaged(whole, 4, 2), "of version 2; only 1 is supported"),
         (lambda whole: damaged(whole, 8, 0)[:1024], "empty shard: its header announces 0 tokens"),
         (lambda whole: damaged(whole, 8, -3), "empty shard: its header announces -3 tokens"),
         (lambda whole: damaged(whole, 8, 2**31 - 1), "truncated: .* 2147483647 tokens"),

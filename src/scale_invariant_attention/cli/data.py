@@ -236,14 +236,14 @@ def check(
 ) -> None:
     """Check every token of shards. Exits with 1 if a file is truncated, corrupt or not a shard."""
     from ..data import FetchError, ShardError, check_shard, find_shards
-    from ..data.shards import vocabulary_of
+    from ..data.shards import recorded_encodings
 
     page = Page()
     faults: list[str] = []
     tokens = 0
     with plain_errors(FetchError):
         files = find_shards(where)
-        size = vocabulary_of(files)[0] if vocab_size is None else vocab_size
+        size = recorded_encodings(files)[0].vocab_size if vocab_size is None else vocab_size
         for file in files:
             try:
                 tokens += len(check_shard(file, size))

@@ -35,8 +35,8 @@ HEADER_BYTES = 256 * 4
 LARGEST_COUNT = 2**31 - 1
 LARGEST_VOCABULARY = 2**16
 
-# GPT-2 has 50,257 tokens; its last one, <|endoftext|>, starts a document.
-GPT2_VOCAB_SIZE, GPT2_DOCUMENT_START = 50257, 50256
+GPT2_VOCAB_SIZE = 50257
+TIKTOKEN = "tiktoken "
 
 # The record that `sia data shards` writes beside its shards, and what it must have.
 RECORD = "shards.json"
@@ -44,10 +44,6 @@ _RECORDED = frozenset({"vocab_size", "document_start", "documents", "tokens", "c
 
 _SPLIT_IN_NAME = re.compile(r"_(train|val)_\d+\.bin$")
 _SPLITS_BY_MARK: dict[str, Split] = {"train": "train", "val": "validation"}
-
-TIKTOKEN = "tiktoken "
-# Published shards have no record, and are encoded as for GPT-2.
-UNRECORDED = f"{TIKTOKEN}gpt2"
 
 Shard = NDArray[np.uint16]
 AnyPath = str | os.PathLike[str]
@@ -84,14 +80,11 @@ def read_shard(path: AnyPath) -> Shard:
         raise ShardError(
             f"{path} is not a shard: it has {size} bytes, and the header alone has {HEADER_BYTES}"
         )
-    with path.open("rb") as file:
-        magic, version, count = np.frombuffer(file.read(12), "<i4").tolist()
+    magic, version, count = np.fromfile(path, "<i4", 3).tolist()
     if magic != MAGIC:
         raise ShardError(f"{path} is not a shard: it begins with {magic}, not with {MAGIC}")
     if version != VERSION:
-        raise ShardError(
-            f"{path} is a shard of version {version}; only version {VERSION} is supported"
-        )
+        raise ShardError(f"{path} is a shard of version {version}; only {VERSION} is supported")
     if count <= 0:
         raise ShardError(f"{path} is an empty shard: its header announces {count} tokens")
     expected = HEADER_BYTES + 2 * count
@@ -160,20 +153,12 @@ def open_shards(
             f"the shards in {str(files[0].parent)!r} are for training and for validation; give "
             f"split='train' or split='validation'"
         )
-    recorded_size, recorded_start = vocabulary_of(files)
+    recorded = recorded_encodings(files)[0]
     return TokenStream(
         [read_shard(file) for file in files],
-        vocab_size=recorded_size if vocab_size is None else vocab_size,
-        document_start=recorded_start if document_start is None else document_start,
+        vocab_size=recorded.vocab_size if vocab_size is None else vocab_size,
+        document_start=recorded.document_start if document_start is None else document_start,
     )
-
-
-def vocabulary_of(files: Sequence[Path]) -> tuple[int, int]:
-    """Vocabulary size and document start as recorded beside the files, by default those of GPT-2."""
-    recorded = {_vocabulary(folder) for folder in {file.parent for file in files}}
-    if len(recorded) > 1:
-        raise ValueError(f"shards of different vocabularies cannot be mixed: {sorted(recorded)}")
-    return recorded.pop()
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
@@ -191,18 +176,6 @@ def read_record(folder: Path) -> dict[str, Any] | None:
             f"{path} cannot be read ({problem}); delete the folder and make the shards again"
         ) from problem
     return dict(record)
-
-
-def _vocabulary(folder: Path) -> tuple[int, int]:
-    record = read_record(folder)
-    if record is None:
-        return GPT2_VOCAB_SIZE, GPT2_DOCUMENT_START
-    if not record["complete"]:
-        raise ValueError(
-            f"the shards in {str(folder)!r} are unfinished; rerun the command that makes them to "
-            f"resume"
-        )
-    return record["vocab_size"], record["document_start"]
 
 
 def _matches(where: AnyPath) -> list[Path]:
@@ -260,16 +233,14 @@ class RecordedEncoding:
 
     def check(self, encoding: Encoding) -> None:
         """Raise if an encoding is certainly not the recorded one."""
-        numbers = (encoding.vocab_size, encoding.document_start)
-        if numbers == (self.vocab_size, self.document_start) and may_be_same(
-            self.name, encoding.name
-        ):
-            return
-        raise ValueError(
-            f"the tokens were made with {self.name!r} ({self.vocab_size:,} tokens, "
-            f"{self.document_start} before documents), and {encoding.name!r} is another tokenizer "
-            f"({encoding.vocab_size:,} tokens, {encoding.document_start} before documents)"
-        )
+        recorded = (self.vocab_size, self.document_start)
+        same = recorded == (encoding.vocab_size, encoding.document_start)
+        if not same or not may_be_same(self.name, encoding.name):
+            raise ValueError(
+                f"the tokens were made with {self.name!r} ({self.vocab_size:,} tokens, "
+                f"{self.document_start} before documents), and {encoding.name!r} is another tokenizer "
+                f"({encoding.vocab_size:,} tokens, {encoding.document_start} before documents)"
+            )
 
 
 BYTES = RecordedEncoding(Bytes.name, Bytes.vocab_size, Bytes.document_start)
@@ -277,11 +248,32 @@ BYTES = RecordedEncoding(Bytes.name, Bytes.vocab_size, Bytes.document_start)
 
 def shards_encoding(where: AnyPath | Iterable[AnyPath]) -> RecordedEncoding:
     """The encoding of shards as recorded beside them, or that of GPT-2."""
-    files = find_shards(where)
-    size, start = vocabulary_of(files)
-    folders = sorted({file.parent for file in files})
-    records = [read_record(folder) for folder in folders]
-    names = {UNRECORDED if record is None else str(record.get("encoding")) for record in records}
+    recorded = recorded_encodings(find_shards(where))
+    names = {encoding.name for encoding in recorded}
     if len(names) > 1:
         raise ValueError(f"shards of different encodings cannot be mixed: {sorted(names)}")
-    return RecordedEncoding(names.pop(), size, start, folders[0])
+    return recorded[0]
+
+
+def recorded_encodings(files: Sequence[Path]) -> list[RecordedEncoding]:
+    """The encoding recorded in each folder of files, by default GPT-2's, all of one vocabulary."""
+    encodings = [_recorded_in(folder) for folder in sorted({file.parent for file in files})]
+    vocabularies = {(one.vocab_size, one.document_start) for one in encodings}
+    if len(vocabularies) > 1:
+        raise ValueError(
+            f"shards of different vocabularies cannot be mixed: {sorted(vocabularies)}"
+        )
+    return encodings
+
+
+def _recorded_in(folder: Path) -> RecordedEncoding:
+    record = read_record(folder)
+    if record is None:
+        # Published shards; the last token of GPT-2, <|endoftext|>, starts a document.
+        return RecordedEncoding(f"{TIKTOKEN}gpt2", GPT2_VOCAB_SIZE, GPT2_VOCAB_SIZE - 1, folder)
+    if not record["complete"]:
+        raise ValueError(
+            f"{str(folder)!r} has unfinished shards; rerun the command that makes them to resume"
+        )
+    name = str(record.get("encoding"))
+    return RecordedEncoding(name, record["vocab_size"], record["document_start"], folder)
