@@ -5,7 +5,6 @@ metadata, so that no other server can be named, and appends whatever range a ser
 """
 
 import http.client
-import re
 import time
 import urllib.error
 import urllib.parse
@@ -35,13 +34,8 @@ Notice = Callable[[str], None]
 class Published:
     """Shards on the hub: one for validation, and `train_shards` of about 100 million tokens each."""
 
-    repository: str
+    url: str
     train_shards: int
-
-    @property
-    def url(self) -> str:
-        """The address to which file names are appended."""
-        return f"{HUB}/{self.repository}/resolve/main"
 
     def names(self, shards: int) -> list[str]:
         """The validation shard and the first `shards` training shards.
@@ -56,8 +50,8 @@ class Published:
 
 
 PUBLISHED = {
-    "fineweb10B": Published("kjj0/fineweb10B-gpt2", 103),
-    "fineweb100B": Published("kjj0/fineweb100B-gpt2", 1030),
+    "fineweb10B": Published(f"{HUB}/kjj0/fineweb10B-gpt2/resolve/main", 103),
+    "fineweb100B": Published(f"{HUB}/kjj0/fineweb100B-gpt2/resolve/main", 1030),
 }
 
 
@@ -102,23 +96,17 @@ def fetch_shards(
     paths = [folder / file for file in published.names(shards)]
     folder.mkdir(parents=True, exist_ok=True)
     for path in paths:
-        if _is_whole(path, notice):
-            size = path.stat().st_size
-            progress(path.name, size, size)
-        else:
-            _fetch(f"{base}/{path.name}", path, attempts, pause, progress, notice)
+        if path.exists():
+            try:
+                read_shard(path)
+            except ShardError as fault:
+                notice(f"Fetching again: {fault}")
+            else:
+                size = path.stat().st_size
+                progress(path.name, size, size)
+                continue
+        _fetch(f"{base}/{path.name}", path, attempts, pause, progress, notice)
     return paths
-
-
-def _is_whole(path: Path, notice: Notice) -> bool:
-    if not path.exists():
-        return False
-    try:
-        read_shard(path)
-    except ShardError as fault:
-        notice(f"Fetching again: {fault}")
-        return False
-    return True
 
 
 def _fetch(
@@ -129,14 +117,14 @@ def _fetch(
         before = _downloaded(path)
         try:
             _attempt(url, path, progress)
+            _verify(growing_path(path))
             break
         except _Interrupted as problem:
             failed = 1 if _downloaded(path) > before else failed + 1
             if failed >= attempts:
                 raise FetchError(
-                    f"{url} could not be fetched in {attempts} attempts: {problem}. Rerun the "
-                    f"same command to resume. If this machine has no network, download the file on "
-                    f"another and copy it to {path}"
+                    f"{url} could not be fetched in {attempts} attempts: {problem}. Rerun the same "
+                    f"command to resume. If this machine has no network, copy the file to {path}"
                 ) from problem
             wait = pause * 2 ** (failed - 1)
             notice(f"{path.name}: {problem}; trying again in {wait:g} s")
@@ -145,7 +133,7 @@ def _fetch(
 
 
 def _attempt(url: str, path: Path, progress: Progress) -> None:
-    """Resume the partial file until it is a whole shard, or raise `_Interrupted`."""
+    """Resume the partial file until the server has no more bytes, or raise `_Interrupted`."""
     partial, start = growing_path(path), _downloaded(path)
     headers = {"User-Agent": "scale-invariant-attention"}
     if start:
@@ -154,18 +142,25 @@ def _attempt(url: str, path: Path, progress: Progress) -> None:
     try:
         response = urllib.request.urlopen(request, timeout=TIMEOUT)  # noqa: S310
     except urllib.error.HTTPError as refusal:
-        with refusal:
-            if refusal.code != 416:
-                raise _refused(url, refusal) from refusal
+        refusal.close()
         # The server has no more bytes: the partial file is complete, or too long.
-        _verify(partial)
-        return
+        if refusal.code == 416:
+            return
+        answer = f"the server answers {refusal.code} {refusal.reason}"
+        if refusal.code in _TRANSIENT or refusal.code >= 500:
+            raise _Interrupted(answer) from refusal
+        raise FetchError(
+            f"{url} cannot be fetched: {answer}; check the address and the file's name"
+        ) from refusal
     except _NETWORK as problem:
         host = urllib.parse.urlsplit(url).netloc
         raise _Interrupted(f"no connection to {host} ({_reason(problem)})") from problem
     with response:
-        # A server may send the whole file although it was asked for the rest.
-        start = _first_byte(response, start)
+        if response.status != http.client.PARTIAL_CONTENT:
+            # A server may send the whole file although it was asked for the rest.
+            start = 0
+        elif not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
+            raise _Interrupted(f"the server did not send the file from byte {start} on, as asked")
         announced = response.headers.get("Content-Length")
         total = start + int(announced) if announced and announced.isdigit() else None
         with partial.open("ab" if start else "wb") as file:
@@ -176,7 +171,6 @@ def _attempt(url: str, path: Path, progress: Progress) -> None:
             end = file.tell()
     if total is not None and end < total:
         raise _Interrupted(f"the connection ended at {end} of {total} bytes")
-    _verify(partial)
 
 
 def _received(response: http.client.HTTPResponse) -> bytes:
@@ -187,32 +181,13 @@ def _received(response: http.client.HTTPResponse) -> bytes:
         raise _Interrupted(f"the connection broke ({_reason(problem)})") from problem
 
 
-def _first_byte(response: http.client.HTTPResponse, asked: int) -> int:
-    """The offset in the file at which the response begins."""
-    if response.status != http.client.PARTIAL_CONTENT:
-        return 0
-    sent = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
-    if sent is None or int(sent[1]) != asked:
-        raise _Interrupted(f"the server did not send the file from byte {asked} on, as asked")
-    return asked
-
-
 def _verify(partial: Path) -> None:
     try:
         read_shard(partial)
     except ShardError as fault:
         # No further bytes could make it whole.
         partial.unlink()
-        raise _Interrupted(
-            f"the server sent something that is not a whole shard ({fault})"
-        ) from fault
-
-
-def _refused(url: str, refusal: urllib.error.HTTPError) -> Exception:
-    answer = f"the server answers {refusal.code} {refusal.reason}"
-    if refusal.code in _TRANSIENT or refusal.code >= 500:
-        return _Interrupted(answer)
-    return FetchError(f"{url} cannot be fetched: {answer}; check the address and the file's name")
+        raise _Interrupted(f"the server sent what is not a whole shard ({fault})") from fault
 
 
 def _reason(problem: BaseException) -> str:
