@@ -12,7 +12,7 @@ from small_tokenizers import (
     byte_level,
 )
 
-from scale_invariant_attention.data._decoding import WINDOW, BytesDecoder, TokenizerDecoder
+from scale_invariant_attention.data.encoding import WINDOW, BytesDecoder, TokenizerDecoder
 
 EURO = "€".encode()
 

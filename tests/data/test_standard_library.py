@@ -4,7 +4,7 @@ from itertools import pairwise
 import pytest
 
 from scale_invariant_attention.data import document_spans, documents, standard_library
-from scale_invariant_attention.data._standard_library import VALIDATION, source_files
+from scale_invariant_attention.data._document_sources import VALIDATION, source_files
 from scale_invariant_attention.data.tokens import assign_split
 
 

@@ -22,7 +22,7 @@ def folder(tmp_path):
 
 
 def names(found):
-    return [file.name for file in found.files]
+    return [name for name, _ in found.files]
 
 
 def test_folders_are_taken_whole_and_sorted(folder):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from scale_invariant_attention.data.recall import RecallTask
+from scale_invariant_attention.data.tasks import RecallTask
 from scale_invariant_attention.evaluation.retrieval import recall_accuracy
 
 TASK = RecallTask(keys=8, values=8, noise=4, pairs=6, queries=4)

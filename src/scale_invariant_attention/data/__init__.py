@@ -7,22 +7,20 @@
 torch.Size([16, 256])
 """
 
-from ._decoding import Decoder
-from ._document_sources import DocumentSource, HubDataset, TextFiles, text_files
-from ._evaluation_sets import (
+from ._document_sources import DocumentSource, HubDataset, TextFiles, standard_library, text_files
+from ._fetching import PUBLISHED, FetchError, fetch_shards
+from .encoding import Decoder, Encoding, get_encoding
+from .making_shards import make_shards
+from .shards import ShardError, check_shard, find_shards, open_shards, read_shard, write_shard
+from .tokens import TokenSource, TokenStream
+from .windows import (
     SameTokens,
+    Windows,
     document_batches,
     document_spans,
     documents,
     spread_windows,
 )
-from ._fetching import PUBLISHED, FetchError, fetch_shards
-from ._standard_library import standard_library
-from .encoding import Encoding, get_encoding
-from .making_shards import make_shards
-from .shards import ShardError, check_shard, find_shards, open_shards, read_shard, write_shard
-from .tokens import TokenSource, TokenStream
-from .windows import Windows
 
 __all__ = [
     "PUBLISHED",

@@ -1,17 +1,28 @@
-"""Sources of documents: local text files, and text datasets of the Hugging Face hub."""
+"""Sources of documents: text files, datasets of the Hugging Face hub, Python's standard library."""
 
 import hashlib
 import os
+import sys
+import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
-from .encoding import Encoding, encode_documents, get_encoding
+from ..arguments import integer
+from .encoding import Bytes, Encoding, encoded_stream, get_encoding, import_extra
 from .tokens import TokenStream, assign_split, check_share, check_split
 
 AnyPath = str | os.PathLike[str]
+
+# Parts of the standard library that the corpus omits, and the fraction of its files that is held out.
+TESTS = frozenset({"test", "tests", "idle_test"})
+OPTIONAL = frozenset(
+    {"distutils", "ensurepip", "idlelib", "lib2to3", "tkinter", "turtle", "turtledemo", "venv"}
+)
+GENERATED = frozenset({"encodings", "pydoc_data"})
+VALIDATION = 0.1
 
 
 class DocumentSource(Protocol):
@@ -20,19 +31,9 @@ class DocumentSource(Protocol):
     @property
     def identity(self) -> str:
         """Identifies the source, so that shards of two sources are never mixed."""
-        ...
 
     def documents(self, skip: int = 0) -> Iterator[tuple[str, bytes]]:
         """Name and UTF-8 text of each document, after the first `skip`."""
-        ...
-
-
-@dataclass(frozen=True)
-class TextFile:
-    """A file and its name: its path below the given folder, or its own name if given itself."""
-
-    name: str
-    path: Path
 
 
 class TextFiles:
@@ -48,16 +49,15 @@ class TextFiles:
     def __init__(
         self, paths: AnyPath | Iterable[AnyPath], *, suffixes: Sequence[str] | None = None
     ) -> None:
-        given = [
-            Path(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)
-        ]
-        files: dict[Path, TextFile] = {}
+        given = list(map(Path, [paths] if isinstance(paths, str | os.PathLike) else paths))
+        # Name and path of each file, by its real path; the name is below the given folder.
+        files: dict[Path, tuple[str, Path]] = {}
         for path in given:
-            for file in _files(path, suffixes):
-                if file.path.stat().st_size:
-                    files.setdefault(file.path.resolve(), file)
+            for name, file in _files(path, suffixes):
+                if file.stat().st_size:
+                    files.setdefault(file.resolve(), (name, file))
         self.files = list(files.values())
-        if not self.files:
+        if not files:
             ending = "" if suffixes is None else f" that ends in {' or '.join(suffixes)}"
             where = ", ".join(repr(str(path)) for path in given) or "nothing"
             raise FileNotFoundError(f"found no file{ending} with text in it; given was {where}")
@@ -67,16 +67,33 @@ class TextFiles:
 
     def documents(self, skip: int = 0) -> Iterator[tuple[str, bytes]]:
         """Path and content of each file, after the first `skip`."""
-        for file in islice(self.files, skip, None):
-            yield str(file.path), file.path.read_bytes()
+        for _, path in islice(self.files, skip, None):
+            yield str(path), path.read_bytes()
 
     @property
     def identity(self) -> str:
         """Identifies the files by their names and sizes."""
         digest = hashlib.sha256()
-        for file in self.files:
-            digest.update(f"{file.name}\0{file.path.stat().st_size}\0".encode())
+        for name, path in self.files:
+            digest.update(f"{name}\0{path.stat().st_size}\0".encode())
         return f"{len(self)} files {digest.hexdigest()[:16]}"
+
+
+def _files(path: Path, suffixes: Sequence[str] | None) -> Iterator[tuple[str, Path]]:
+    if path.is_file():
+        yield path.name, path
+        return
+    if not path.is_dir():
+        raise FileNotFoundError(f"there is no file or folder {str(path)!r}")
+    names = []
+    for folder, folders, files in os.walk(path):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in files:
+            file = Path(folder, name)
+            selected = suffixes is None or name.endswith(tuple(suffixes))
+            if selected and not name.startswith(".") and file.is_file():
+                names.append(file.relative_to(path).as_posix())
+    yield from ((name, path / name) for name in sorted(names))
 
 
 def text_files(
@@ -92,8 +109,7 @@ def text_files(
     Args:
         paths: files and folders; see :class:`TextFiles`.
         suffixes: from folders take only files with these endings.
-        encoding: "bytes", a tokenizer file ending in .json, a name of tiktoken, or an
-            :class:`Encoding`.
+        encoding: an :class:`Encoding`, or a name for :func:`get_encoding`.
         split: "train", "validation", or None for all. The split of a file depends on its content
             alone, so that equal files are in the same split.
         validation: fraction of the files that is held out.
@@ -113,28 +129,7 @@ def text_files(
             f"more files, or separate files for training and validation, with split=None here, or "
             f"with --validation 0 and --validation 1 for sia data shards"
         )
-    return TokenStream(
-        encode_documents(chosen, documents),
-        vocab_size=chosen.vocab_size,
-        document_start=chosen.document_start,
-    )
-
-
-def _files(path: Path, suffixes: Sequence[str] | None) -> Iterator[TextFile]:
-    if path.is_file():
-        yield TextFile(path.name, path)
-        return
-    if not path.is_dir():
-        raise FileNotFoundError(f"there is no file or folder {str(path)!r}")
-    names = []
-    for folder, folders, files in os.walk(path):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in files:
-            file = Path(folder, name)
-            selected = suffixes is None or name.endswith(tuple(suffixes))
-            if selected and not name.startswith(".") and file.is_file():
-                names.append(file.relative_to(path).as_posix())
-    yield from (TextFile(name, path / name) for name in sorted(names))
+    return encoded_stream(chosen, documents)
 
 
 @dataclass(frozen=True)
@@ -156,8 +151,8 @@ class HubDataset:
     at_most: int | None = None
 
     def __post_init__(self) -> None:
-        if self.at_most is not None and self.at_most < 1:
-            raise ValueError(f"at_most must be at least 1, got {self.at_most}")
+        if self.at_most is not None:
+            integer("at_most", self.at_most, at_least=1)
 
     @property
     def identity(self) -> str:
@@ -185,13 +180,7 @@ class HubDataset:
             yield name, text.encode(errors="replace")
 
     def _rows(self) -> Any:
-        try:
-            import datasets
-        except ModuleNotFoundError as missing:
-            raise ModuleNotFoundError(
-                f"{self.name} needs the datasets library; install it with: "
-                f'pip install "scale-invariant-attention[datasets]"'
-            ) from missing
+        datasets = import_extra("datasets", "datasets", needed_by=self.name)
         try:
             return datasets.load_dataset(self.name, self.config, split=self.split, streaming=True)
         except OSError as problem:  # network errors and unknown names alike
@@ -199,3 +188,66 @@ class HubDataset:
                 f"cannot open the dataset {self.name!r}: {problem}. Without a network, give a local "
                 f"folder of it, or text files"
             ) from problem
+
+
+def standard_library(split: str | None = None, encoding: Encoding | None = None) -> TokenStream:
+    """The source of the running Python's standard library, a corpus that needs no download.
+
+    One document per file, sorted by path. It is real text with structure at every range, from the
+    spelling of a name to a function that is defined in the first lines of a module and called in the
+    last. It contains
+
+    - the `.py` files of the modules in `sys.stdlib_module_names`, so nothing that was installed, or
+      generated by the build;
+    - no tests, which many distributions omit, and none of the packages that some package separately
+      (`OPTIONAL`), so that installations agree as far as possible;
+    - no generated tables and help pages (`GENERATED`), which are many and nearly identical;
+    - no empty files, and only the first of identical files.
+
+    Line endings are Unix's on every platform. A file is held out by a hash of its path, so that it stays
+    in its split from one version of Python to the next. The version determines the text: record the
+    fingerprint with every model trained on it.
+
+    Args:
+        split: "train", "validation" (a tenth of the files), or None for both.
+        encoding: turns text into tokens; None means bytes, with byte 0 before every document.
+
+    >>> corpus = standard_library("validation")
+    >>> corpus.vocab_size
+    256
+    >>> len(corpus) > 100_000
+    True
+    """
+    check_split(split)
+    documents = [
+        (name, text)
+        for name, text in source_files()
+        if split is None or assign_split(name.encode(), VALIDATION) == split
+    ]
+    return encoded_stream(encoding or Bytes(), documents)
+
+
+def source_files(folder: Path | None = None) -> Iterator[tuple[str, bytes]]:
+    """Path and text of the files of the standard library, in order, of the running Python by default."""
+    folder = Path(sysconfig.get_path("stdlib")) if folder is None else folder
+    seen: set[bytes] = set()
+    for path in sorted(_paths(folder)):
+        text = (folder / path).read_bytes().replace(b"\r\n", b"\n")
+        if text and text not in seen:
+            seen.add(text)
+            yield path, text
+    if not seen:
+        raise FileNotFoundError(
+            f"this Python has no source of its standard library in {str(folder)!r}; train on text "
+            f"files instead, or use a Python that was installed with its source"
+        )
+
+
+def _paths(folder: Path) -> Iterator[str]:
+    modules = sys.stdlib_module_names - TESTS - OPTIONAL - GENERATED
+    for top in folder.iterdir():
+        if top.name.removesuffix(".py") in modules:
+            for path in [top] if top.is_file() else top.rglob("*.py"):
+                inside = path.relative_to(folder)
+                if path.suffix == ".py" and TESTS.isdisjoint(inside.parts):
+                    yield inside.as_posix()

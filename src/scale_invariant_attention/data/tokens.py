@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 Split = Literal["train", "validation"]
 SPLITS: tuple[Split, Split] = ("train", "validation")
 TokenArray = NDArray[np.unsignedinteger[Any]]
-
 # Scans read a stream in pieces of this many tokens.
 _PIECE = 2**24
 
@@ -19,23 +18,18 @@ _PIECE = 2**24
 class TokenSource(Protocol):
     """The corpus that batches and evaluation read; :class:`TokenStream` implements it."""
 
-    @property
-    def vocab_size(self) -> int:
-        """Tokens are 0 to `vocab_size - 1`."""
-        ...
+    # Tokens are 0 to `vocab_size - 1`.
+    vocab_size: int
 
     @property
     def document_starts(self) -> NDArray[np.int64]:
         """Positions where documents start, ascending from 0; each ends where the next one starts."""
-        ...
 
     def __len__(self) -> int:
         """The number of tokens."""
-        ...
 
     def read(self, start: int, stop: int) -> TokenArray:
         """The tokens `start` to `stop - 1`."""
-        ...
 
 
 class TokenStream:
@@ -56,7 +50,7 @@ class TokenStream:
         self.vocab_size = vocab_size
         self.document_start = document_start
         self._parts = list(parts)
-        # The end of each part in the stream.
+        # The end of each part.
         self._ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
         if len(self) == 0:
             raise ValueError("parts must hold at least one token, got none")
@@ -119,7 +113,7 @@ def assign_split(key: bytes, validation: float) -> Split:
 
 
 def check_share(validation: float) -> None:
-    """Raise unless `validation` is a fraction."""
+    """Raise unless `validation` is a fraction from 0 to 1."""
     if not 0 <= validation <= 1:
         raise ValueError(f"validation must be a fraction from 0 to 1, got {validation}")
 

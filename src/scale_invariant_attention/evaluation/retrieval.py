@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from ..data.needles import Needle, NeedleExample, NeedleFormat, NeedleTask
-from ..data.recall import RecallTask
-from ..data.tasks import NOT_SCORED, TaskExamples
+from ..data.tasks import NOT_SCORED, RecallTask, TaskExamples
 from ..model import GPT, left_padded
 from .losses import rows_at_once, token_losses
 

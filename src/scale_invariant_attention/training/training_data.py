@@ -17,9 +17,8 @@ from ..data import (
     text_files,
 )
 from ..data.needles import NeedleFormat, NeedleTask
-from ..data.recall import RecallTask
 from ..data.shards import BYTES, RecordedEncoding, shards_encoding
-from ..data.tasks import Task, TaskBatches, TaskExamples
+from ..data.tasks import RecallTask, Task, TaskBatches, TaskExamples
 
 if TYPE_CHECKING:
     from .config import TrainingConfig

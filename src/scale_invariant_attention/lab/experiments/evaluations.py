@@ -12,7 +12,7 @@ from ...analysis import attention_by_length, gpt_scores
 from ...analysis.ranges import DECADE
 from ...data import SameTokens, TokenStream, document_spans, spread_windows
 from ...data.needles import NeedleTask
-from ...data.recall import RecallTask
+from ...data.tasks import RecallTask
 from ...evaluation import loss_by_length, loss_by_position
 from ...evaluation.retrieval import depth_edges, find_needles, needle_table, recall_accuracy
 from ...model import GPT
