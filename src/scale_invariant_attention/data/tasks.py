@@ -148,7 +148,7 @@ class TaskExamples:
     """The first examples of each of several lengths, for validation."""
 
     task: Task
-    lengths: Sequence[int]
+    lengths: tuple[int, ...]
     examples: int
 
     def batches(self, length: int, *, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -222,7 +222,7 @@ def recall_accuracy(
     6
     """
     hits = count = 0
-    numbered = TaskExamples(task, [length], examples)
+    numbered = TaskExamples(task, (length,), examples)
     for tokens, targets in numbered.batches(length, batch_size=rows_at_once(length)):
         scored = targets != NOT_SCORED
         likeliest = model(tokens.to(device)).argmax(-1).cpu()
