@@ -178,7 +178,7 @@ def test_vocabularies_do_not_mix(folder, tmp_path):
 
 def test_unfinished_shards_are_not_opened(folder):
     note(folder, complete=False)
-    with pytest.raises(ValueError, match="unfinished; rerun"):
+    with pytest.raises(ValueError, match="unfinished shards; rerun"):
         open_shards(folder, "train")
 
 
