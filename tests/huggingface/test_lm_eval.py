@@ -13,10 +13,10 @@ from scale_invariant_attention.evaluation import loss_by_length, retrieval
 from scale_invariant_attention.huggingface import ScaleInvariantGPTForCausalLM
 from scale_invariant_attention.huggingface._tokenizer import byte_tokenizer
 from scale_invariant_attention.huggingface.lm_eval_tasks import FOLDER
-from scale_invariant_attention.huggingface.lm_eval_tasks.loss_by_length import windows
-from scale_invariant_attention.huggingface.lm_eval_tasks.needles import (
+from scale_invariant_attention.huggingface.lm_eval_tasks.tasks import (
     examples,
-    score,
+    score_needles,
+    windows,
 )
 from scale_invariant_attention.model import GPT, GPTConfig
 
@@ -106,7 +106,7 @@ def test_scores_equal_our_own(answer, hits):
     entries = [
         f"{city}={number}" for city, number in zip(doc["cities"], doc["numbers"], strict=True)
     ]
-    assert score(doc, [answer.format(*entries)]) == {"found": (hits, 3)}
+    assert score_needles(doc, [answer.format(*entries)]) == {"found": (hits, 3)}
     task = NeedleTask(standard_library("validation"), get_encoding("bytes"))
     example = task.example(512, 0)
     assert doc["prompt"].encode() == bytes(example.tokens[: example.answer_start].tolist())

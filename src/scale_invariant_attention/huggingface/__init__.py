@@ -22,7 +22,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 _HOMES = {
     "Calibration": "_calibration",
     "PretrainingRecipe": "continued_pretraining",
-    "ScaleInvariantGPTConfig": "_gpt_config",
+    "ScaleInvariantGPTConfig": "_gpt_model",
     "ScaleInvariantGPTForCausalLM": "_gpt_model",
     "continue_pretraining": "continued_pretraining",
     "convert": "_conversion",
@@ -32,18 +32,7 @@ _HOMES = {
     "transformers_scores": "_capture",
 }
 
-__all__ = [
-    "Calibration",
-    "PretrainingRecipe",
-    "ScaleInvariantGPTConfig",
-    "ScaleInvariantGPTForCausalLM",
-    "continue_pretraining",
-    "convert",
-    "measure_scores",
-    "open_from_transformers",
-    "save_for_transformers",
-    "transformers_scores",
-]
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
@@ -57,13 +46,7 @@ def __getattr__(name: str) -> Any:
 def _register() -> None:
     """Register the attention, its mask and our GPT with transformers."""
     try:
-        from transformers import (
-            AttentionInterface,
-            AutoConfig,
-            AutoModelForCausalLM,
-            AutoTokenizer,
-            PreTrainedTokenizerFast,
-        )
+        import transformers
         from transformers.masking_utils import AttentionMaskInterface
     except ImportError as error:
         raise ImportError(
@@ -71,21 +54,21 @@ def _register() -> None:
             "pip install 'scale-invariant-attention[huggingface]'"
         ) from error
     from ._attention import attention_forward
-    from ._gpt_config import MODEL_TYPE, ScaleInvariantGPTConfig
-    from ._gpt_model import ScaleInvariantGPTForCausalLM
+    from ._gpt_model import ScaleInvariantGPTConfig, ScaleInvariantGPTForCausalLM
     from ._layer import set_scheme_when_built
     from ._masks import attention_mask
     from .settings import IMPLEMENTATION
 
-    AttentionInterface.register(IMPLEMENTATION, attention_forward)
+    transformers.AttentionInterface.register(IMPLEMENTATION, attention_forward)
     AttentionMaskInterface.register(IMPLEMENTATION, attention_mask)
     # transformers offers no way for a config to add modules to a layer, and they must exist before
     # weights are loaded. This hook is torch's own; it runs as layers are assembled.
     register_module_module_registration_hook(set_scheme_when_built)
     config, model = ScaleInvariantGPTConfig, ScaleInvariantGPTForCausalLM
-    AutoConfig.register(MODEL_TYPE, config, exist_ok=True)
-    AutoModelForCausalLM.register(config, model, exist_ok=True)
-    AutoTokenizer.register(config, tokenizer_class=PreTrainedTokenizerFast, exist_ok=True)
+    tokenizer = transformers.PreTrainedTokenizerFast
+    transformers.AutoConfig.register(config.model_type, config, exist_ok=True)
+    transformers.AutoModelForCausalLM.register(config, model, exist_ok=True)
+    transformers.AutoTokenizer.register(config, tokenizer_class=tokenizer, exist_ok=True)
 
 
 _register()

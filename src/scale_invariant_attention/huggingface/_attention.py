@@ -49,14 +49,8 @@ def attention_forward(
 ) -> tuple[Tensor, None]:
     """Attention ``[B, L, H, D]`` from ``[B, H, L, D]`` queries and ``[B, Hk, N, D]`` keys and values."""
     _check_supported(module, dropout, is_causal, others)
-    layout = token_layout(
-        attention_mask,
-        position_ids,
-        batch=query.shape[0],
-        queries=query.shape[2],
-        keys=key.shape[2],
-        window=sliding_window,
-    )
+    (batch, _, queries, _), keys = query.shape, key.shape[2]
+    layout = token_layout(attention_mask, position_ids, batch, queries, keys, sliding_window)
     layout.check_boundaries(others.get("cu_seq_lens_q"))
     layer = _layer_of(module)
     query = layer.scale_queries(query, layout.positions)
@@ -73,8 +67,10 @@ def attention_forward(
         return_lse=s_aux is not None,
     )
     if s_aux is not None:
+        # As if the softmax had one more logit per head, learned and without a value.
         attended, lse = out
-        out = _with_sink(attended, lse, s_aux)
+        share = torch.sigmoid(lse - s_aux.to(lse.dtype).reshape(-1, 1))
+        out = (attended * share.unsqueeze(-1)).to(attended.dtype)
     return out.transpose(1, 2).contiguous(), None
 
 
@@ -86,15 +82,9 @@ def _layer_of(module: nn.Module) -> CalibratedLayer:
     if settings is not None and settings.uses_our_attention:
         raise ValueError(
             f"the config says that this model was converted to {settings.scheme_name!r}, but it was "
-            "not: convert it with convert(model, ...), or build it from its config with from_config"
+            "not: call convert(model, ...), or build it from its config with from_config"
         )
     return DEFAULT_LAYER
-
-
-def _with_sink(out: Tensor, lse: Tensor, sink: Tensor) -> Tensor:
-    """The output if the softmax had one more logit per head, learned and without a value."""
-    share = torch.sigmoid(lse - sink.to(lse.dtype).reshape(-1, 1))
-    return (out * share.unsqueeze(-1)).to(out.dtype)
 
 
 def _check_supported(
@@ -108,12 +98,11 @@ def _check_supported(
             )
     if others.get("output_attentions"):
         raise NotImplementedError(
-            "scale_invariant attention never stores the attention weights: call the model with "
-            "output_attentions=False"
+            "scale_invariant attention never stores its weights: pass output_attentions=False"
         )
     if dropout:
         raise NotImplementedError(
-            f"scale_invariant attention has no dropout on its weights, got dropout={dropout}: set "
+            f"scale_invariant attention has no dropout, got dropout={dropout}: set "
             "config.attention_dropout = 0.0 before the model is built"
         )
     causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)

@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 from torch import nn
+from transformers import PreTrainedModel
 
 from .. import schemes
 from ..arguments import did_you_mean, positive_number
@@ -14,7 +15,6 @@ from ._calibration import Calibration
 from ._layer import is_attention, layer_for, set_scheme
 from .settings import IMPLEMENTATION, Parameters, Settings, rope_parameters
 
-ORIGINAL = ("rope_parameters", "max_position_embeddings")
 # Layers of these families build masks of their own, unrelated to positions.
 OWN_MASKS = ("doge",)
 # Attention layers of these families fix the number of rotated dimensions when they are built.
@@ -56,19 +56,20 @@ def convert(
     config = _checked_config(model)
     before = held.read(config)
     original = before.original if before is not None else _snapshot(config)
-    options = _checked_options(scheme, options, original)
+    length = original["max_position_embeddings"]
+    options = _checked_options(scheme, options, length)
     settings = Settings(scheme, options, _checked_calibration(calibration, config), original)
     attention = [module for module in model.modules() if is_attention(module)]
-    if settings.uses_our_attention:
-        _check_attention(model, attention, config)
-        _check_context_independence(settings)
+    ours = settings.uses_our_attention
+    if ours:
+        _check_attention(model, attention, settings)
         layer_for(settings, config.num_attention_heads, 0)
     elif calibration is not None:
         raise ValueError(
             f"calibration must be None for scheme {scheme!r}, whose logits are the scores themselves"
         )
 
-    train_length = settings.scheme.train_length or original["max_position_embeddings"]
+    train_length = settings.scheme.train_length or length
     parameters = copy.deepcopy(original["rope_parameters"])
     if not settings.is_original:
         parameters = rope_parameters(settings, parameters, _head_dim(config), train_length)
@@ -78,54 +79,45 @@ def convert(
     held.write(config, None if settings.is_original else settings)
     # transformers' NTK reads the training length from here.
     stretched = isinstance(settings.scheme.rotary, NTK)
-    config.max_position_embeddings = (
-        train_length if stretched else original["max_position_embeddings"]
-    )
+    config.max_position_embeddings = train_length if stretched else length
     _rebuild_rotaries(model)
     for module in attention:
         set_scheme(module, settings)
-    ours = settings.uses_our_attention
     model.set_attn_implementation(IMPLEMENTATION if ours else original["attn_implementation"])
     return model
 
 
 def _checked_config(model: Any) -> Any:
-    from transformers import PreTrainedModel
-
+    kind = type(model).__name__
     if not isinstance(model, PreTrainedModel):
         raise TypeError(
-            f"model must be a transformers model, got {type(model).__name__}; convert a model before "
-            "wrapping it with PEFT"
+            f"model must be a transformers model, got {kind}; convert it before wrapping it with PEFT"
         )
     config = model.config
     if config.is_encoder_decoder:
         raise NotImplementedError(
-            f"{type(model).__name__} has an encoder and cross-attention, and the schemes are for causal "
-            "attention: convert a decoder-only model"
+            f"{kind} has an encoder and cross-attention: convert a causal, decoder-only model"
         )
     if config.get_text_config() is not config:
         raise NotImplementedError(
-            f"{type(model).__name__} combines several models: open its language model with its own "
-            "class (such as Gemma3ForCausalLM), and convert that"
+            f"{kind} combines several models: convert its language model (such as Gemma3ForCausalLM)"
         )
     if model.base_model is model:
         raise NotImplementedError(
-            f"{type(model).__name__} may be part of another model, whose config would not change: "
-            "convert the whole model (such as LlamaForCausalLM), and its parts change with it"
+            f"{kind} may be part of another model, whose config would not change: convert the whole "
+            "model (such as LlamaForCausalLM), and its parts change with it"
         )
     if not getattr(config, "rope_parameters", None):
         raise NotImplementedError(
-            f"{type(model).__name__} has no rotary positions to replace (config.rope_parameters): to "
-            f"add the transform to its own positions, call model.set_attn_implementation("
-            f"{IMPLEMENTATION!r})"
+            f"{kind} has no rotary positions to replace (config.rope_parameters): to transform its "
+            f"logits all the same, call model.set_attn_implementation({IMPLEMENTATION!r})"
         )
     return config
 
 
 def _own_config(model: Any) -> Any:
     """Give the model and all its parts a copy of the config they share, and return the copy."""
-    shared = model.config
-    own = copy.deepcopy(shared)
+    shared, own = model.config, copy.deepcopy(model.config)
     for module in model.modules():
         if getattr(module, "config", None) is shared:
             module.config = own
@@ -133,14 +125,15 @@ def _own_config(model: Any) -> Any:
 
 
 def _snapshot(config: Any) -> dict[str, Any]:
-    original = {name: copy.deepcopy(getattr(config, name)) for name in ORIGINAL}
     name = config._attn_implementation
-    return {**original, "attn_implementation": "sdpa" if name == IMPLEMENTATION else name}
+    return {
+        "rope_parameters": copy.deepcopy(config.rope_parameters),
+        "max_position_embeddings": config.max_position_embeddings,
+        "attn_implementation": "sdpa" if name == IMPLEMENTATION else name,
+    }
 
 
-def _checked_options(
-    scheme: str, options: dict[str, Any], original: dict[str, Any]
-) -> dict[str, Any]:
+def _checked_options(scheme: str, options: dict[str, Any], length: int) -> dict[str, Any]:
     """The given options, and the training length if the scheme takes one."""
     known = set(schemes.options(scheme))
     takes_length = "train_length" in known
@@ -152,24 +145,17 @@ def _checked_options(
                 f"scheme {scheme!r} has no option {option!r}{did_you_mean(option, known)}; its options "
                 f"are: {', '.join(sorted(known)) or 'none'}"
             )
+    meaning = "the longest context as a multiple of the training length"
     if takes_factor and "factor" not in options:
-        raise TypeError(
-            "factor is missing: transformers' YaRN has a fixed one; pass factor=..., the longest "
-            "context as a multiple of the training length"
-        )
+        raise TypeError(f"factor is missing, {meaning}: transformers' YaRN has a fixed one")
     if takes_factor and positive_number("factor", options["factor"]) < 1:
-        raise ValueError(
-            f"factor must be at least 1, the longest context as a multiple of the training length, got "
-            f"{options['factor']:g}"
-        )
+        raise ValueError(f"factor must be at least 1, {meaning}, got {options['factor']:g}")
     if takes_length:
-        options = {"train_length": original["max_position_embeddings"], **options}
+        options = {"train_length": length, **options}
     try:
         json.dumps(options)
     except TypeError:
-        raise TypeError(
-            f"options must be plain values, as a config holds them, got {options}"
-        ) from None
+        raise TypeError(f"options must be values that JSON can hold, got {options}") from None
     return options
 
 
@@ -179,44 +165,36 @@ def _checked_calibration(
     if calibration is None:
         return None
     if not isinstance(calibration, Calibration):
-        raise TypeError(
-            f"calibration must be a Calibration, as measure_scores returns it, got "
-            f"{type(calibration).__name__}"
-        )
-    shape = (config.num_hidden_layers, config.num_attention_heads)
-    if calibration.shape != shape:
+        kind = type(calibration).__name__
+        raise TypeError(f"calibration must be a Calibration, from measure_scores, got {kind}")
+    layers, heads = config.num_hidden_layers, config.num_attention_heads
+    if calibration.shape != (layers, heads):
         raise ValueError(
-            f"calibration must be for a model with {shape[0]} layers and {shape[1]} heads, "
-            f"got {calibration.shape[0]} and {calibration.shape[1]}"
+            f"calibration must be for {layers} layers and {heads} heads, got shape {calibration.shape}"
         )
     return calibration.as_lists()
 
 
-def _check_attention(model: Any, attention: list[nn.Module], config: Any) -> None:
+def _check_attention(model: Any, attention: list[nn.Module], settings: Settings) -> None:
+    kind, cap = type(model).__name__, getattr(model.config, "attn_logit_softcapping", None)
     if not attention or not model._can_set_attn_implementation():
         raise NotImplementedError(
-            f"the attention of {type(model).__name__} does not go through transformers' registry of "
-            "attention functions, so it cannot be replaced"
+            f"the attention of {kind} cannot be replaced: it does not go through transformers' registry"
         )
-    if config.model_type in OWN_MASKS:
+    if model.config.model_type in OWN_MASKS:
         raise NotImplementedError(
-            f"the layers of {type(model).__name__} choose keys with masks of their own, and the schemes "
-            "are for causal attention: convert another model"
+            f"the layers of {kind} choose keys with masks of their own: convert a causal model"
         )
-    if getattr(config, "attn_logit_softcapping", None) is not None:
+    if cap is not None:
         raise NotImplementedError(
-            f"{type(model).__name__} has a soft cap on scores (config.attn_logit_softcapping = "
-            f"{config.attn_logit_softcapping}), which scale_invariant attention does not support: build "
-            "the model from a config with attn_logit_softcapping = None, and fine-tune it"
+            f"{kind} has a soft cap on scores (config.attn_logit_softcapping = {cap}), which is "
+            "unsupported: build it with attn_logit_softcapping = None, and fine-tune it"
         )
-
-
-def _check_context_independence(settings: Settings) -> None:
     if settings.attention_scheme.depends_on_context:
         raise NotImplementedError(
             f"scheme {settings.scheme_name!r} scales queries by {settings.scheme.query_scale!r}, which "
-            "depends on the context length, and attention layers of transformers do not know it: use a "
-            "query scale that depends on positions alone, such as LogN(counts='query')"
+            "depends on the context length, unknown to attention layers of transformers: use a query "
+            "scale that depends on positions alone, such as LogN(counts='query')"
         )
 
 
@@ -225,8 +203,7 @@ def _check_rotary(scheme: str, config: Any, parameters: Parameters) -> None:
     kept = "use a scheme that keeps the model's own rotary, such as 'scale-invariant-rope'"
     if config.model_type in FIXED_ROTARY_WIDTH and parameters.get("rope_type") == "proportional":
         raise NotImplementedError(
-            f"scheme {scheme!r} rotates whole heads, and the attention of {config.model_type!r} rotates "
-            f"a fixed part of them: {kept}"
+            f"scheme {scheme!r} rotates whole heads, and {config.model_type!r} a fixed part: {kept}"
         )
     changed = copy.deepcopy(config)
     changed.rope_parameters = copy.deepcopy(parameters)
@@ -244,8 +221,7 @@ def _head_dim(config: Any) -> int:
         given = getattr(config, "head_dim", None)
     except RuntimeError as error:
         raise NotImplementedError(
-            f"the layers of {config.model_type!r} have heads of several sizes, and a rotary is written "
-            "for one: convert a model whose heads all have the same size"
+            f"{config.model_type!r} has heads of several sizes: convert a model with heads of one size"
         ) from error
     return int(given or config.hidden_size // config.num_attention_heads)
 

@@ -44,14 +44,13 @@ class TokenArguments:
         end = past + tokens.shape[1]
         reached = self.reached_lengths(end) if context_length is None else context_length
         per_row = reached.unsqueeze(-1) if isinstance(reached, Tensor) else reached
-        if self.token_mask is None:
-            counted = torch.arange(past, end, device=tokens.device)
-            return SequenceLayout(TokenPositions(counted, per_row), Visibility(), end)
-        positions = default_positions(None, self.token_mask)
-        visibility = Visibility(
-            query_positions=positions[:, past:], key_positions=positions, key_mask=self.token_mask
-        )
-        return SequenceLayout(TokenPositions(positions[:, past:], per_row), visibility, end)
+        new, visibility = _counted_positions(tokens, self.token_mask, past), Visibility()
+        if self.token_mask is not None:
+            keys = default_positions(None, self.token_mask)
+            visibility = Visibility(
+                query_positions=new, key_positions=keys, key_mask=self.token_mask
+            )
+        return SequenceLayout(TokenPositions(new, per_row), visibility, end)
 
     def reached_lengths(self, end: int) -> int | Tensor:
         """The lengths of the texts after a call: one number, or integers ``[B]``."""
@@ -71,16 +70,12 @@ def token_arguments(
         return TokenArguments(mask)
     positions = _checked_positions(position_ids, tokens)
     real = None if mask is None else mask[:, past:]
-    if mask is not None:
-        counted = default_positions(None, mask)[:, past:]
-    else:
-        counted = torch.arange(past, past + tokens.shape[1], device=tokens.device)
-    if _same(positions, counted, real):
+    if _same(positions, _counted_positions(tokens, mask, past), real):
         return TokenArguments(mask)
     if past:
         raise ValueError(
             "position_ids must count the tokens that attention_mask shows if past_key_values is used, "
-            f"got {_short(position_ids)} after {past} tokens: leave them out"
+            f"got {positions.flatten()[:8].tolist()}... after {past} tokens: leave them out"
         )
     if attention_mask is None:
         runs = (positions.diff(dim=1, prepend=positions[:, :1] - 1) <= 0).cumsum(1)
@@ -96,16 +91,11 @@ def _token_mask(attention_mask: Tensor | None, tokens: Tensor, past: int) -> Ten
     if attention_mask is None:
         return None
     shape = (tokens.shape[0], past + tokens.shape[1])
-    if not isinstance(attention_mask, Tensor) or attention_mask.shape != shape:
-        kind = (
-            f"shape {tuple(attention_mask.shape)}"
-            if isinstance(attention_mask, Tensor)
-            else type(attention_mask).__name__
-        )
+    given = getattr(attention_mask, "shape", type(attention_mask).__name__)
+    if not isinstance(attention_mask, Tensor) or given != shape:
         raise ValueError(
             f"attention_mask must be {list(shape)}, 0 for padding, including the tokens of "
-            f"past_key_values; got {kind}. Masks by query and key are not supported: which keys a query "
-            "sees follows from positions"
+            f"past_key_values, got {given}: which keys a query sees follows from positions"
         )
     mask = attention_mask.bool()
     return None if bool(mask.all()) else mask
@@ -122,6 +112,13 @@ def _checked_positions(position_ids: Tensor, tokens: Tensor) -> Tensor:
     return position_ids.expand_as(tokens).long()
 
 
+def _counted_positions(tokens: Tensor, mask: Tensor | None, past: int) -> Tensor:
+    """Positions of `tokens` that count them and those before, padding left out."""
+    if mask is not None:
+        return default_positions(None, mask)[:, past:]
+    return torch.arange(past, past + tokens.shape[1], device=tokens.device)
+
+
 def _same(first: Tensor, second: Tensor, mask: Tensor | None) -> bool:
     """Whether positions agree, except at padding."""
     different = first != second
@@ -131,17 +128,12 @@ def _same(first: Tensor, second: Tensor, mask: Tensor | None) -> bool:
 def _check_rising(positions: Tensor, mask: Tensor | None) -> None:
     """Refuse positions that do not rise, with which a token would see later ones."""
     hidden = positions if mask is None else positions.masked_fill(~mask, -FAR)
-    before = hidden.cummax(1).values[:, :-1]
-    falls = hidden[:, 1:] <= before
+    falls = hidden[:, 1:] <= hidden.cummax(1).values[:, :-1]
     if bool((falls if mask is None else falls & mask[:, 1:]).any()):
         raise ValueError(
-            f"position_ids must rise along each row, got {_short(positions)}; for several documents "
-            "per row leave out attention_mask"
+            f"position_ids must rise along each row, got {positions.flatten()[:8].tolist()}...; for "
+            "several documents per row leave out attention_mask"
         )
-
-
-def _short(positions: Tensor) -> str:
-    return str(positions.flatten()[:8].tolist()) + ("..." if positions.numel() > 8 else "")
 
 
 @dataclass
@@ -156,10 +148,7 @@ class TransformersCache:
     """The cache during one call, after which it holds `end` tokens."""
 
     def __init__(self, cache: Cache, end: int, notes: Notes, *, first: bool) -> None:
-        self._cache = cache
-        self._end = end
-        self._notes = notes
-        self._first = first
+        self._cache, self._end, self._notes, self._first = cache, end, notes, first
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Add ``[B, H, new, D]`` to a layer, and return all of its keys and values so far."""
@@ -213,18 +202,19 @@ def context_of_call(
             "past_key_values was filled elsewhere, and this scheme depends on the context length: pass "
             "context_length=..., the length it was filled for"
         )
-    settled = _repeated(settled, rows)
+    if isinstance(settled, Tensor) and len(settled) != rows and rows % len(settled) == 0:
+        # The rows of a cache may have been repeated, as for several samples per prompt.
+        settled = settled.repeat_interleave(rows // len(settled))
     # Up to the training length NTK and YaRN change nothing, so all shorter lengths are equivalent.
     counts_all = isinstance(scheme.query_scale, LogN) and scheme.query_scale.depends_on_context
     least = 1 if counts_all else scheme.train_length or 1
-    if given is not None and _differ(_at_least(given, least), _at_least(settled, least)):
+    if given is not None and _any(_at_least(given, least) != _at_least(settled, least)):
         raise ValueError(
             f"context_length must be {settled}, for which past_key_values was filled, got {given}: "
             "keys of one context length cannot be used at another"
         )
     settled = _at_least(settled, least)
-    outgrown = lengths > settled
-    if outgrown.any() if isinstance(outgrown, Tensor) else outgrown:
+    if _any(lengths > settled):
         raise ValueError(
             f"the text has outgrown the context length of past_key_values, {settled}, and this scheme "
             "depends on it: pass context_length=..., the final length of the text, from the first call "
@@ -233,17 +223,9 @@ def context_of_call(
     return settled
 
 
-def _repeated(length: int | Tensor, rows: int) -> int | Tensor:
-    """Lengths for a cache whose rows were repeated, as for several samples per prompt."""
-    if isinstance(length, Tensor) and len(length) != rows and rows % len(length) == 0:
-        return length.repeat_interleave(rows // len(length))
-    return length
-
-
 def _at_least(length: int | Tensor, least: int) -> int | Tensor:
     return length.clamp(min=least) if isinstance(length, Tensor) else max(length, least)
 
 
-def _differ(first: int | Tensor, second: int | Tensor) -> bool:
-    different = first != second
-    return bool(different.any()) if isinstance(different, Tensor) else different
+def _any(condition: bool | Tensor) -> bool:
+    return bool(condition.any()) if isinstance(condition, Tensor) else condition

@@ -1,24 +1,23 @@
-"""Our GPT as a transformers model: the same modules behind its calls, caches and generation."""
+"""Our GPT as a transformers model: the same modules behind its configuration, calls and caches."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import Cache, DynamicCache, GenerationMixin, PreTrainedModel
+from transformers import Cache, DynamicCache, GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.modeling_utils import slice_logits_to_keep
 from transformers.utils.generic import can_return_tuple
 
-from ..model import GPT, projected_cross_entropy
+from ..model import GPT, GPTConfig, projected_cross_entropy
 from ..model.block import Block
 from ..model.inputs import check_context_length, check_inputs
 from ..model.loss import IGNORED
 from ..schemes import SchemeLayer
-from ._gpt_config import ScaleInvariantGPTConfig
 from ._gpt_inputs import (
     TokenArguments,
     TransformersCache,
@@ -27,6 +26,69 @@ from ._gpt_inputs import (
     token_arguments,
 )
 from ._layer import reset_missing_parameters
+
+MODEL_TYPE = "scale_invariant_gpt"
+# The fields of GPTConfig that have other names in transformers.
+RENAMED = {"layers": "num_hidden_layers", "width": "hidden_size", "heads": "num_attention_heads"}
+
+
+class ScaleInvariantGPTConfig(PreTrainedConfig):  # type: ignore[misc]
+    """Sizes and scheme of a GPT: the fields of ``GPTConfig``, and those of every transformers model.
+
+    >>> config = ScaleInvariantGPTConfig(vocab_size=256, hidden_size=64, num_attention_heads=2)
+    >>> config.gpt().head_dim
+    32
+    """
+
+    model_type: ClassVar[str] = MODEL_TYPE
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
+
+    vocab_size: int = 50_304
+    num_hidden_layers: int = 12
+    hidden_size: int = 768
+    num_attention_heads: int = 6
+    scheme_name: str | None = "scale-invariant-p-rope"
+    scheme_options: dict[str, Any] | None = None
+    train_length: int | None = None
+    qk_norm: bool = True
+    use_cache: bool = True
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    pad_token_id: int | None = None
+    tie_word_embeddings: bool = False
+
+    def __post_init__(self, **others: Any) -> None:
+        self.scheme_options = dict(self.scheme_options or {})
+        super().__post_init__(**others)
+        if self.tie_word_embeddings:
+            raise ValueError(
+                "tie_word_embeddings must be False: this GPT has a separate head, which starts at 0"
+            )
+        self.gpt()
+
+    def gpt(self) -> GPTConfig:
+        """This configuration as a ``GPTConfig``."""
+        if self.scheme_name is None:
+            raise ValueError(
+                "scheme_name must be one of schemes.names(), got None: a scheme without a name is code, "
+                "which a configuration cannot hold; register it with schemes.register"
+            )
+        names = (field.name for field in fields(GPTConfig))
+        try:
+            return GPTConfig(**{name: getattr(self, RENAMED.get(name, name)) for name in names})
+        except (TypeError, ValueError) as error:
+            error.add_note(f"The names in transformers are: {RENAMED}.")
+            raise
+
+    @classmethod
+    def of(cls, config: GPTConfig, **others: Any) -> "ScaleInvariantGPTConfig":
+        """The configuration for a ``GPTConfig``; `others` are fields such as `eos_token_id`.
+
+        >>> ScaleInvariantGPTConfig.of(GPTConfig.preset("mini", scheme_name="yarn")).num_hidden_layers
+        4
+        """
+        values = {RENAMED.get(name, name): value for name, value in config.to_dict().items()}
+        return cls(**values, **others)
 
 
 class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
@@ -56,15 +118,13 @@ class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: i
     def of(cls, gpt: GPT, **others: Any) -> "ScaleInvariantGPTForCausalLM":
         """Wrap a GPT without copying its weights; `others` are fields of its configuration.
 
-        >>> from scale_invariant_attention.model import GPTConfig
         >>> gpt = GPT(GPTConfig.preset("mini"))
         >>> ScaleInvariantGPTForCausalLM.of(gpt).gpt is gpt
         True
         """
+        config = ScaleInvariantGPTConfig.of(gpt.config, dtype=gpt.head.weight.dtype, **others)
         with torch.device("meta"):
-            model = cls(
-                ScaleInvariantGPTConfig.of(gpt.config, dtype=gpt.head.weight.dtype, **others)
-            )
+            model = cls(config)
         model.gpt = gpt
         model.train(gpt.training)
         return model
@@ -130,32 +190,28 @@ class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: i
             assert inputs_embeds is not None
             embedded = inputs_embeds
         check_context_length(context_length, embedded.shape[0])
-        returns_states = (
-            self.config.output_hidden_states
-            if output_hidden_states is None
-            else output_hidden_states
-        )
-        with _block_inputs(self.gpt, bool(returns_states)) as states:
-            hidden, cache = self._hidden_states(
-                embedded,
-                attention_mask,
-                position_ids,
-                past_key_values,
-                self.config.use_cache if use_cache is None else use_cache,
-                context_length,
-            )
-        targets = _targets(labels, others.get("shift_labels"))
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        if use_cache is None:
+            use_cache = self.config.use_cache
         if skip_logits is None:
             skip_logits = self.training
+        with _block_inputs(self.gpt, bool(output_hidden_states)) as states:
+            hidden, cache = self._hidden_states(
+                embedded, attention_mask, position_ids, past_key_values, use_cache, context_length
+            )
+        targets = others.get("shift_labels")
+        if targets is None and labels is not None:
+            # The target of each token is the label of the next one.
+            targets = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
+        logits = None
         if targets is None or not skip_logits:
             logits = self.gpt.logits(slice_logits_to_keep(hidden, logits_to_keep))
-        else:
-            logits = None
         return CausalLMOutputWithPast(
             loss=None if targets is None else self._loss(hidden, targets, num_items_in_batch),
             logits=logits,
             past_key_values=cache,
-            hidden_states=(*states, hidden) if returns_states else None,
+            hidden_states=(*states, hidden) if output_hidden_states else None,
         )
 
     def _hidden_states(
@@ -169,9 +225,8 @@ class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: i
     ) -> tuple[Tensor, Cache | None]:
         """The input of the head, and the filled cache, if any."""
         if given is not None and not isinstance(given, Cache):
-            raise TypeError(
-                f"past_key_values must be a transformers Cache, got {type(given).__name__}"
-            )
+            kind = type(given).__name__
+            raise TypeError(f"past_key_values must be a transformers Cache, got {kind}")
         tokens = embedded[:, :, 0]
         past = 0 if given is None else int(given.get_seq_length())
         arguments = token_arguments(tokens, attention_mask, position_ids, past)
@@ -204,8 +259,7 @@ class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: i
             return DynamicCache(config=self.config) if possible else None
         if not arguments.counted:
             raise ValueError(
-                "past_key_values needs position_ids that count the tokens of a row: leave out one of "
-                "the two"
+                "past_key_values needs position_ids that count the tokens: leave out one of the two"
             )
         if checkpoints:
             raise ValueError(
@@ -292,11 +346,8 @@ class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: i
         )
         cache = model_kwargs.get("past_key_values")
         continues = cache is not None and int(cache.get_seq_length()) > 0
-        if (
-            self.gpt.scheme.depends_on_context
-            and model_kwargs.get("context_length") is None
-            and not continues
-        ):
+        given = model_kwargs.get("context_length")
+        if self.gpt.scheme.depends_on_context and given is None and not continues:
             # The cache has no room for the last token, because no token follows it.
             longest = max_cache_length + 1
             mask = model_kwargs.get("attention_mask")
@@ -309,13 +360,6 @@ class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: i
     def create_masks_for_generate(attention_mask: Tensor | None, **_: Any) -> Tensor | None:
         """The mask unchanged, even for static caches: it determines which keys a query sees."""
         return attention_mask
-
-
-def _targets(labels: Tensor | None, shifted: Tensor | None) -> Tensor | None:
-    """The target of each token: the label of the next one."""
-    if shifted is not None or labels is None:
-        return shifted
-    return F.pad(labels[:, 1:], (0, 1), value=IGNORED)
 
 
 @contextmanager

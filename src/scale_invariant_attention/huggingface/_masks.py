@@ -44,16 +44,14 @@ def attention_mask(
     """The rows of a call; transformers calls this instead of building a mask of pairs."""
     if use_vmap:
         raise NotImplementedError(
-            "scale_invariant attention is causal, and this model changes its mask with a function of "
-            "its own (or_mask_function or and_mask_function, as for images or bidirectional "
-            "attention): use another attn_implementation for it"
+            "scale_invariant attention is causal, and this model changes its mask (or_mask_function or "
+            "and_mask_function, as for images or encoders): use another attn_implementation for it"
         )
-    queries = torch.arange(q_length, device=device) + q_offset
     keys = torch.arange(kv_length, device=device) + kv_offset
     documents = _documents_of_mask_function(mask_function, batch_size, keys)
     counts, documents = _without_padding(attention_mask, keys, documents)
     # Queries attend to their own tokens, so they are among the keys.
-    query_index = queries - kv_offset
+    query_index = torch.arange(q_length, device=device) + q_offset - kv_offset
     rows = [keys.expand(batch_size, -1), counts, documents]
     parts = [torch.cat([row[:, query_index], row], dim=1) for row in rows]
     if local_size is not None:
@@ -76,18 +74,15 @@ def from_full_mask(mask: Tensor, batch: int, queries: int, keys: int, window: in
     index = torch.arange(keys, device=mask.device)
     query_index = index[keys - queries :]
     visible = allowed.any(1)
-    if queries != keys:
+    if queries == keys:
+        documents = _documents_of_pairs(allowed, visible)
+    else:
+        documents = torch.zeros_like(visible).long()
         require(
             visible[:, -1].any(),
-            "attention_mask with four dimensions must show the last key to a query: queries are taken "
-            "to be the last tokens, which they are not in a static cache; pass a mask [batch, tokens], "
-            "or another cache",
+            "attention_mask with four dimensions must show the last key to a query, because queries are "
+            "the last tokens except in a static cache: pass a mask [batch, tokens], or another cache",
         )
-    documents = (
-        _documents_of_pairs(allowed, visible)
-        if queries == keys
-        else torch.zeros_like(visible).long()
-    )
     counts = visible.long().cumsum(1) - 1
     rebuilt = (query_index.unsqueeze(1) >= index) & visible.unsqueeze(1)
     rebuilt = rebuilt & (documents[:, query_index].unsqueeze(2) == documents.unsqueeze(1))
@@ -98,8 +93,8 @@ def from_full_mask(mask: Tensor, batch: int, queries: int, keys: int, window: in
     require(
         same.all(),
         "attention_mask with four dimensions must be causal, with padding, contiguous documents and "
-        f"the layer's window (sliding_window={window}): scale_invariant attention supports no other "
-        "pattern; pass a mask [batch, tokens], or position_ids that restart with every document",
+        f"the layer's window (sliding_window={window}) alone: pass a mask [batch, tokens], or "
+        "position_ids that restart with every document",
     )
     documents = documents.masked_fill(~visible, HIDDEN)
     rows = torch.stack([index.expand(batch, -1), counts, documents], dim=1)
@@ -127,8 +122,8 @@ def _documents_of_mask_function(mask_function: MaskFunction, batch: int, keys: T
     earlier, later = keys[:-1].unsqueeze(0), keys[1:].unsqueeze(0)
     require(
         ~mask_function(batch_index, head, earlier, later).any(),
-        "scale_invariant attention is causal, and this model's mask lets tokens see later ones, as in "
-        "encoders, cross-attention and blocks of image tokens: use another attn_implementation for it",
+        "scale_invariant attention is causal, and this model's mask shows later tokens, as in encoders, "
+        "cross-attention and blocks of image tokens: use another attn_implementation for it",
     )
     starts = ~mask_function(batch_index, head, later, earlier).expand(batch, -1)
     return torch.nn.functional.pad(starts.long().cumsum(1), (1, 0))
@@ -136,12 +131,16 @@ def _documents_of_mask_function(mask_function: MaskFunction, batch: int, keys: T
 
 def _documents_of_pairs(allowed: Tensor, visible: Tensor) -> Tensor:
     """Numbered documents ``[batch, keys]``: a token that cannot see the last visible one starts one."""
-    batch, length = visible.shape
-    index = torch.arange(length, device=visible.device).expand(batch, -1)
-    last = index.masked_fill(~visible, -1).cummax(1).values
-    before = torch.nn.functional.pad(last[:, :-1], (1, 0), value=-1)
+    before = previous_visible(visible)
     sees = allowed.gather(2, before.clamp(min=0).unsqueeze(2)).squeeze(2)
     return (visible & (before >= 0) & ~sees).long().cumsum(1)
+
+
+def previous_visible(visible: Tensor) -> Tensor:
+    """The index of the last visible token before each token, or -1."""
+    index = torch.arange(visible.shape[1], device=visible.device).expand_as(visible)
+    last = index.masked_fill(~visible, -1).cummax(1).values
+    return torch.nn.functional.pad(last[:, :-1], (1, 0), value=-1)
 
 
 def _without_padding(
@@ -153,8 +152,7 @@ def _without_padding(
     real = attention_mask.to(documents.device, torch.bool)
     if real.ndim != 2 or real.shape[0] != documents.shape[0]:
         raise ValueError(
-            f"attention_mask must be [batch, tokens] with batch {documents.shape[0]}, "
-            f"got shape {tuple(real.shape)}"
+            f"attention_mask must be [{len(documents)}, tokens], got shape {tuple(real.shape)}"
         )
     # A static cache has room for tokens that the mask does not cover yet.
     counts = real.long().cumsum(1) - 1
@@ -177,6 +175,6 @@ def _allowed_pairs(mask: Tensor, batch: int, queries: int, keys: int) -> Tensor:
     require(
         ((pairs == 0) | (pairs <= torch.finfo(mask.dtype).min / 2)).all(),
         "attention_mask of floats must hold 0 for visible pairs and the dtype's minimum or -inf for "
-        "hidden ones: scale_invariant attention supports no other bias",
+        "hidden ones, and no other bias",
     )
     return pairs == 0

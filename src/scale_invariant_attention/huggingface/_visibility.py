@@ -11,11 +11,19 @@ from torch import Tensor
 
 from ..attention import Visibility
 from ..attention.numerics import holds_values
+from ..model.inputs import FAR, default_positions
 from ..schemes import TokenPositions
-from ._masks import COUNT, DOCUMENT, HIDDEN, INDEX, WINDOW, from_full_mask, require
+from ._masks import (
+    COUNT,
+    DOCUMENT,
+    HIDDEN,
+    INDEX,
+    WINDOW,
+    from_full_mask,
+    previous_visible,
+    require,
+)
 
-# Beyond any position; twice as far still fits into 64 bits.
-FAR = 2**61
 MEMO = "scale_invariant_layouts"
 
 
@@ -46,15 +54,14 @@ class TokenLayout:
         starts = torch.nn.functional.pad(changes, (1, 0), value=True).flatten()
         require(
             starts[boundaries[:-1].long()].all(),
-            "cu_seq_lens_q marks packed sequences, but position_ids do not restart with each of them: "
-            "pass position_ids that do, as DataCollatorWithFlattening makes them",
+            "cu_seq_lens_q marks packed sequences, with each of which position_ids must restart, as "
+            "those of DataCollatorWithFlattening do",
         )
 
 
 def token_layout(
     mask: Tensor | None,
     position_ids: Tensor | None,
-    *,
     batch: int,
     queries: int,
     keys: int,
@@ -72,34 +79,29 @@ def token_layout(
     versions = (mask._version, position_ids._version)
     memo = mask.__dict__.setdefault(MEMO, {})
     known = memo.get(sizes)
-    if known is not None and known[0] is position_ids and known[1] == versions:
-        layout: TokenLayout = known[2]
-        return layout
-    layout = _computed_layout(mask, position_ids, *sizes)
-    memo[sizes] = (position_ids, versions, layout)
-    return layout
+    if known is None or known[0] is not position_ids or known[1] != versions:
+        layout = _computed_layout(mask, position_ids, *sizes)
+        known = memo[sizes] = (position_ids, versions, layout)
+    return known[2]  # type: ignore[no-any-return]
 
 
 def _checked(
     mask: Tensor | None, position_ids: Tensor | None, batch: int, queries: int
 ) -> tuple[Tensor, Tensor]:
     if not isinstance(mask, Tensor) or mask.ndim != 4:
-        shown = f"of shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else repr(mask)
+        shown = f"shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else repr(mask)
         raise ValueError(
-            "scale_invariant attention was called without the mask that transformers makes for it, so "
-            "padding and future tokens are unknown: it works for causal language models that make "
-            "their mask with transformers.masking_utils, not for encoders; got attention_mask "
-            f"{shown}"
+            f"scale_invariant attention was called without the mask of transformers.masking_utils, got "
+            f"{shown}: it works for causal language models that make their mask there, not for encoders"
         )
     if position_ids is None:
         raise ValueError(
-            "scale_invariant attention was called without position_ids, so distances are unknown: this "
-            "model does not pass them to its attention layers; use another attn_implementation"
+            "scale_invariant attention was called without position_ids, which this model does not pass "
+            "to its attention layers: use another attn_implementation"
         )
     if position_ids.ndim not in (1, 2) or position_ids.shape[-1] != queries:
         raise ValueError(
-            f"position_ids must be [{batch} or 1, {queries}], one position per token, "
-            f"got shape {tuple(position_ids.shape)}"
+            f"position_ids must be [{batch} or 1, {queries}], got shape {tuple(position_ids.shape)}"
         )
     return mask, position_ids
 
@@ -143,7 +145,7 @@ def _uncached_layout(rows: Tensor, positions: Tensor, window: int | None) -> Tok
         key_documents=documents,
         window=window,
     )
-    index = _index_in_document(documents, visible)
+    index = default_positions(documents, visible)
     length = positions.shape[1]
     return TokenLayout(visibility, TokenPositions(index, length), length, any_positions=True)
 
@@ -163,9 +165,8 @@ def _cached_layout(
     by_index = ((positions == query_rows[:, INDEX]) | ~real).all(1, keepdim=True)
     require(
         (by_count | by_index).all(),
-        "with a cache, position_ids must number the tokens from 0, with or without padding, as "
-        "generate() does: otherwise the positions of cached keys are unknown; pass no position_ids, or "
-        "call the model without past_key_values",
+        "with a cache, position_ids must number the tokens from 0, with or without padding, because "
+        "those of cached keys are unknown: pass no position_ids, or no past_key_values",
     )
     key_positions = torch.where(by_count, key_rows[:, COUNT], key_rows[:, INDEX])
     if window is not None:
@@ -179,25 +180,14 @@ def _cached_layout(
         window=window,
     )
     index = query_rows[:, COUNT].clamp(min=0)
-    layout = TokenPositions(index, index.shape[-1])
-    return TokenLayout(visibility, layout, key_rows.shape[-1], any_positions=False)
+    tokens = TokenPositions(index, index.shape[-1])
+    return TokenLayout(visibility, tokens, key_rows.shape[-1], any_positions=False)
 
 
 def _previous(values: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
     """The value of the last visible token before each token, and whether there is one."""
-    index = torch.arange(values.shape[1], device=values.device).expand_as(values)
-    last = index.masked_fill(~visible, -1).cummax(1).values
-    before = torch.nn.functional.pad(last[:, :-1], (1, 0), value=-1)
+    before = previous_visible(visible)
     return values.gather(1, before.clamp(min=0)), before >= 0
-
-
-def _index_in_document(documents: Tensor, visible: Tensor) -> Tensor:
-    """The index of each token in its document, padding left out."""
-    real = visible.long()
-    counted = real.cumsum(1)
-    starts = torch.nn.functional.pad(documents.diff(dim=1) > 0, (1, 0), value=True)
-    before = torch.where(starts, counted - real, 0).cummax(1).values
-    return (counted - before - 1).clamp(min=0)
 
 
 def _check_no_gaps(index: Tensor, positions: Tensor, documents: Tensor, visible: Tensor) -> None:
@@ -218,8 +208,7 @@ def _check_window(rows: Tensor, window: int | None) -> None:
     if (rows.shape[1] > WINDOW) != (window is not None):
         raise ValueError(
             f"the mask of this layer has {'a' if window is None else 'no'} window, and the layer has "
-            f"sliding_window={window}: scale_invariant attention cannot tell which is right; use "
-            "another attn_implementation for this model"
+            f"sliding_window={window}: use another attn_implementation for this model"
         )
     if window is not None:
         require(

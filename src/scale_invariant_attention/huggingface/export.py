@@ -12,8 +12,7 @@ from typing import Any
 from ..data.encoding import Encoding
 from ..files import clear_partial, write_folder
 from ..model import GPT, GPTConfig
-from ._gpt_config import MODEL_TYPE
-from ._gpt_model import ScaleInvariantGPTForCausalLM
+from ._gpt_model import MODEL_TYPE, ScaleInvariantGPTForCausalLM
 from ._tokenizer import tokenizer_for
 
 CONFIG = "config.json"
