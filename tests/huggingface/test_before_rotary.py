@@ -153,7 +153,7 @@ def test_an_unknown_form_of_rotary_is_reported_as_unknown(monkeypatch):
     model, tokens = tiny("llama"), some_tokens(2, LENGTH)
     known = seen(model, tokens)
     monkeypatch.setattr(
-        "scale_invariant_attention.huggingface._capture._at_position_zero", lambda _: None
+        "scale_invariant_attention.huggingface._scores._at_position_zero", lambda _: None
     )
     unknown = seen(model, tokens)
     assert all(torch.equal(a.query, b.query) for a, b in zip(known, unknown, strict=True))

@@ -20,16 +20,16 @@ from torch.nn.modules.module import register_module_module_registration_hook
 
 # Imported on first use.
 _HOMES = {
-    "Calibration": "_calibration",
+    "Calibration": "_scores",
     "PretrainingRecipe": "continued_pretraining",
     "ScaleInvariantGPTConfig": "_gpt_model",
     "ScaleInvariantGPTForCausalLM": "_gpt_model",
     "continue_pretraining": "continued_pretraining",
     "convert": "_conversion",
-    "measure_scores": "_calibration",
+    "measure_scores": "_scores",
     "open_from_transformers": "export",
     "save_for_transformers": "export",
-    "transformers_scores": "_capture",
+    "transformers_scores": "_scores",
 }
 
 __all__ = list(_HOMES)
@@ -56,7 +56,7 @@ def _register() -> None:
     from ._attention import attention_forward
     from ._gpt_model import ScaleInvariantGPTConfig, ScaleInvariantGPTForCausalLM
     from ._layer import set_scheme_when_built
-    from ._masks import attention_mask
+    from ._visibility import attention_mask
     from .settings import IMPLEMENTATION
 
     transformers.AttentionInterface.register(IMPLEMENTATION, attention_forward)

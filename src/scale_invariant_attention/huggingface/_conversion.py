@@ -11,8 +11,8 @@ from .. import schemes
 from ..arguments import did_you_mean, positive_number
 from ..schemes import NTK, YaRN
 from . import settings as held
-from ._calibration import Calibration
 from ._layer import is_attention, layer_for, set_scheme
+from ._scores import Calibration
 from .settings import IMPLEMENTATION, Parameters, Settings, rope_parameters
 
 # Layers of these families build masks of their own, unrelated to positions.

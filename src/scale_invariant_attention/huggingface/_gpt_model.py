@@ -14,7 +14,6 @@ from transformers.modeling_utils import slice_logits_to_keep
 from transformers.utils.generic import can_return_tuple
 
 from ..model import GPT, GPTConfig, projected_cross_entropy
-from ..model.block import Block
 from ..model.inputs import check_context_length, check_inputs
 from ..model.loss import IGNORED
 from ..schemes import SchemeLayer
@@ -61,9 +60,7 @@ class ScaleInvariantGPTConfig(PreTrainedConfig):  # type: ignore[misc]
         self.scheme_options = dict(self.scheme_options or {})
         super().__post_init__(**others)
         if self.tie_word_embeddings:
-            raise ValueError(
-                "tie_word_embeddings must be False: this GPT has a separate head, which starts at 0"
-            )
+            raise ValueError("tie_word_embeddings must be False: this GPT has a separate head")
         self.gpt()
 
     def gpt(self) -> GPTConfig:
@@ -104,7 +101,6 @@ class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: i
 
     config_class = ScaleInvariantGPTConfig
     base_model_prefix = "gpt"
-    main_input_name = "input_ids"
     supports_gradient_checkpointing = True
     _no_split_modules: ClassVar[list[str]] = ["Block"]
     _skip_keys_device_placement: ClassVar[list[str]] = ["past_key_values"]
@@ -164,23 +160,19 @@ class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: i
             position_ids: integers ``[B, L]``; by default they count the tokens, padding left out.
             past_key_values: a cache of transformers, dynamic or static.
             inputs_embeds: ``[B, L, W]`` instead of `input_ids`.
-            labels: integers ``[B, L]``, the tokens themselves, or -100 to ignore one; the loss is
-                that of predicting each token from those before it.
+            labels: integers ``[B, L]``, the tokens themselves, or -100 to ignore one.
             use_cache: whether to return a cache; by default as the configuration says.
             logits_to_keep: number of last tokens to compute logits for, or their indices; 0 means all.
             context_length: for schemes that depend on it, the context length to assume: a number, or
                 integers ``[B]``. With a cache, the final length of the text.
             output_hidden_states: whether to return the input of every block and of the head.
             output_attentions: unsupported, because no backend holds attention weights.
-            skip_logits: whether to return the loss alone, without memory for all logits; by default in
-                training.
+            skip_logits: whether to return the loss alone, which saves memory; by default in training.
             num_items_in_batch: divisor of the summed loss, instead of the number of labels.
             others: further arguments of transformers models; ignored.
         """
         if output_attentions or (output_attentions is None and self.config.output_attentions):
-            raise ValueError(
-                "output_attentions must be False: attention is computed without storing its weights"
-            )
+            raise ValueError("output_attentions must be False: weights are never stored")
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("pass either input_ids or inputs_embeds, not both or neither")
         if input_ids is not None:
@@ -282,9 +274,7 @@ class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: i
             mean = total / counted.clamp(min=1)
         if items is None:
             return mean
-        if isinstance(items, Tensor):
-            items = items.to(mean.device)
-        return mean * counted / items
+        return mean * counted / (items.to(mean.device) if isinstance(items, Tensor) else items)
 
     def get_input_embeddings(self) -> nn.Module:
         """The embedding module."""
@@ -318,19 +308,13 @@ class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: i
         elif isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight)
         elif isinstance(module, nn.Linear):
-            if any(module is zero for zero in self._zero_initialised()):
+            name = next(name for name, part in self.named_modules() if part is module)
+            # The head, and the matrices that write to the residual stream.
+            if name.endswith(("gpt.head", "attention.output", "mlp.down")):
                 nn.init.zeros_(module.weight)
             else:
                 bound = module.weight.shape[1] ** -0.5
                 nn.init.uniform_(module.weight, -bound, bound)
-
-    def _zero_initialised(self) -> Iterator[nn.Module]:
-        """The head, and the matrices that write to the residual stream."""
-        yield self.gpt.head
-        for block in self.gpt.blocks:
-            assert isinstance(block, Block)
-            yield block.attention.output
-            yield block.mlp.down
 
     def _prepare_cache_for_generation(
         self,

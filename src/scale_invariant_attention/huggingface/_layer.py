@@ -40,11 +40,10 @@ class CalibratedLayer(SchemeLayer):
     @_is_hf_initialized.setter
     def _is_hf_initialized(self, initialised: bool) -> None:
         """Called by transformers after loading; it cannot initialise our parameters itself."""
-        if not initialised or any(parameter.is_meta for parameter in self.parameters()):
-            return
-        if not self._initialised:
-            reset_missing_parameters(self)
-        self._initialised = True
+        if initialised and not any(parameter.is_meta for parameter in self.parameters()):
+            if not self._initialised:
+                reset_missing_parameters(self)
+            self._initialised = True
 
     def query_factors(self, positions: TokenPositions, dtype: torch.dtype) -> Tensor | None:
         """The factor of each query's logits: the scheme's, divided by the spread."""
@@ -59,9 +58,8 @@ class CalibratedLayer(SchemeLayer):
         """The calibration's addend to the scaled scores of each head, float64 ``[heads]``."""
         if self.mean is None or self.spread is None:
             return None
-        mean, spread = torch.tensor([self.mean, self.spread], dtype=torch.float64, device=device)
-        shift: Tensor = -mean / spread
-        return shift
+        values = torch.tensor([self.mean, self.spread], dtype=torch.float64, device=device)
+        return -values[0] / values[1]
 
     def shifted_affine(self, layout: TokenLayout, query: Tensor) -> DistanceAffine | None:
         """Gain and bias that include the shift; None if the op can compute them from tau."""
@@ -91,19 +89,16 @@ def layer_for(settings: Settings, heads: int, layer: int) -> CalibratedLayer:
     return CalibratedLayer(settings.attention_scheme, heads, **calibration)
 
 
-def set_scheme(module: nn.Module, settings: Settings | None) -> None:
+def set_scheme(module: Any, settings: Settings | None) -> None:
     """Give an attention module the scheme of the settings, or remove the one it has."""
     if NAME in module._modules:
         delattr(module, NAME)
     if settings is not None and settings.uses_our_attention:
-        config: Any = module.config
-        index: Any = module.layer_idx
-        layer = layer_for(settings, config.num_attention_heads, index)
+        layer = layer_for(settings, module.config.num_attention_heads, module.layer_idx)
         weight = next(module.parameters(), None)
         if weight is not None:
             # As if loaded: in the dtype of the model, unless that is quantised.
-            dtype = weight.dtype if weight.is_floating_point() else None
-            layer = layer.to(weight.device, dtype)
+            layer = layer.to(weight.device, weight.dtype if weight.is_floating_point() else None)
         layer._is_hf_initialized = True
         setattr(module, NAME, layer)
 
@@ -114,16 +109,12 @@ def set_scheme_when_built(parent: nn.Module, name: str, module: nn.Module | None
         return
     config: Any = module.config
     settings = read(config)
-    if settings is not None and NAME not in module._modules:
-        set_scheme(module, settings)
-        name_implementation(config, settings)
-        _warn_of_other_attention(config, settings)
-
-
-def _warn_of_other_attention(config: Any, settings: Settings) -> None:
-    implementation = config._attn_implementation
-    named = implementation is not None and IMPLEMENTATION not in implementation
-    if named and settings.uses_our_attention:
+    if settings is None or NAME in module._modules:
+        return
+    set_scheme(module, settings)
+    name_implementation(config, settings)
+    implementation = config._attn_implementation or IMPLEMENTATION
+    if settings.uses_our_attention and IMPLEMENTATION not in implementation:
         # The same message from every layer, which Python shows once.
         warnings.warn(
             f"attn_implementation={implementation!r} ignores the scheme {settings.scheme_name!r} of "
@@ -134,8 +125,5 @@ def _warn_of_other_attention(config: Any, settings: Settings) -> None:
 
 def is_attention(module: nn.Module) -> bool:
     """Whether a module is the attention of one layer, as transformers builds it."""
-    return (
-        "Attention" in type(module).__name__
-        and hasattr(module, "layer_idx")
-        and hasattr(module, "config")
-    )
+    is_named = "Attention" in type(module).__name__
+    return is_named and hasattr(module, "layer_idx") and hasattr(module, "config")

@@ -16,13 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
-from transformers import (
-    PrinterCallback,
-    Trainer,
-    TrainerCallback,
-    TrainingArguments,
-    default_data_collator,
-)
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from ..arguments import integer, positive_number
 from ..data import TokenSource, Windows
@@ -39,19 +33,11 @@ STATE = "trainer_state.json"
 class PretrainingRecipe:
     """Hyperparameters. Length, tokens and learning rate default to the paper's for Llama-2-7B.
 
-    Args:
-        tokens: number of training tokens, rounded up to whole steps.
-        length: tokens per sequence; sequences run across document boundaries.
-        batch_size: sequences per step, over all devices.
-        micro_batch_size: sequences that a device computes at once; by default its share of the step.
-        learning_rate: AdamW's rate after the warm-up.
-        schedule: a learning-rate schedule of transformers ("constant_with_warmup", "cosine", "linear").
-        warmup_steps: steps in which the rate rises from 0.
-        weight_decay: AdamW's weight decay.
-        clip_norm: largest norm of the gradient.
-        lora_rank: train LoRA adapters of this rank and merge them at the end; None trains all weights.
-        seed: seed of the order of sequences.
-        checkpoint_every: steps between checkpoints.
+    `tokens` is rounded up to whole steps. A step has `batch_size` sequences of `length` tokens over all
+    devices, each of which computes `micro_batch_size` at once, by default its share of the step.
+    Sequences run across document boundaries, in an order given by `seed`. AdamW's rate rises for
+    `warmup_steps`, then follows a `schedule` of transformers, such as "cosine" or "linear". With a
+    `lora_rank`, LoRA adapters are trained and merged at the end; None trains all weights.
 
     >>> PretrainingRecipe().steps
     763
@@ -93,8 +79,8 @@ class PretrainingRecipe:
         size = self.micro_batch_size or max(1, self.batch_size // devices)
         if self.batch_size % (size * devices):
             raise ValueError(
-                f"batch_size must be a multiple of micro_batch_size times devices, {size} times "
-                f"{devices}, got {self.batch_size}"
+                "batch_size must be a multiple of micro_batch_size times devices, "
+                f"{size} * {devices}, got {self.batch_size}"
             )
         return size, self.batch_size // (size * devices)
 
@@ -167,18 +153,23 @@ def continue_pretraining(
             f"corpus with {corpus.vocab_size}: encode the text with the model's own tokenizer"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    _check_same(folder / RECIPE, _described(model, corpus, recipe))
+    settings = held.read(model.config)
+    described = {
+        "recipe": asdict(recipe),
+        "scheme": None if settings is None else settings.to_dict(),
+        "model": _fingerprint(model),
+        "corpus": {"tokens": len(corpus), "vocab_size": corpus.vocab_size},
+    }
+    _check_same(folder / RECIPE, described)
     if (folder / MODEL / "config.json").exists():
         return type(model).from_pretrained(folder / MODEL, dtype=model.dtype).to(model.device)
     if recipe.lora_rank is not None:
         model = _with_adapters(model, recipe.lora_rank)
-    steps = _StepLog(watch)
     trainer = Trainer(
         model=model,
         args=_training_arguments(folder, recipe, arguments),
         train_dataset=WindowRows(corpus, recipe),
-        data_collator=default_data_collator,
-        callbacks=[steps],
+        callbacks=[_StepLog(watch)],
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=_last_checkpoint(folder))
@@ -206,8 +197,7 @@ class _StepLog(TrainerCallback):  # type: ignore[misc]
     """Adds the seconds of each step to Trainer's log, which its checkpoints keep."""
 
     def __init__(self, watch: Callable[[int, float], object]) -> None:
-        self._watch = watch
-        self._start = 0.0
+        self._watch, self._start = watch, 0.0
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         self._start = perf_counter()
@@ -239,10 +229,8 @@ def _training_arguments(
     }
     clashing = fixed.keys() & others.keys()
     if clashing:
-        raise TypeError(
-            f"{', '.join(sorted(clashing))} cannot be an argument for Trainer: the recipe or the folder "
-            f"sets it"
-        )
+        names = ", ".join(sorted(clashing))
+        raise TypeError(f"{names} cannot be among arguments: the recipe or the folder sets it")
     defaults = {
         "save_total_limit": 2,
         "logging_steps": 1,
@@ -253,16 +241,6 @@ def _training_arguments(
         "train_sampling_strategy": "sequential",
     }
     return TrainingArguments(**{**defaults, **others, **fixed})
-
-
-def _described(model: Any, corpus: TokenSource, recipe: PretrainingRecipe) -> dict[str, Any]:
-    settings = held.read(model.config)
-    return {
-        "recipe": asdict(recipe),
-        "scheme": None if settings is None else settings.to_dict(),
-        "model": _fingerprint(model),
-        "corpus": {"tokens": len(corpus), "vocab_size": corpus.vocab_size},
-    }
 
 
 def _fingerprint(model: Any) -> str:
@@ -301,8 +279,8 @@ def _with_adapters(model: Any, rank: int) -> Any:
     learned = [name for name, _ in model.named_parameters() if f"{NAME}." in name]
     if learned:
         raise ValueError(
-            f"lora_rank must be None for a scheme with parameters of its own, such as {learned[0]}, "
-            f"which adapters would freeze: train all weights, or use a scheme without parameters"
+            f"lora_rank must be None for a scheme with parameters, which adapters would freeze, such "
+            f"as {learned[0]}: train all weights, or use a scheme without parameters"
         )
     config = LoraConfig(
         task_type="CAUSAL_LM", r=rank, lora_alpha=2 * rank, target_modules="all-linear"

@@ -29,9 +29,10 @@ pipeline_tag: text-generation
 tags: [scale-invariant-attention]
 ---
 
-# {title}
+# A GPT with the scheme {config.scheme_name}
 
-{sentence}
+{config.layers} layers, {config.width} wide, {config.heads} heads, {config.vocab_size:,} tokens; scheme \
+options {options}. {trained}
 
 ```python
 import scale_invariant_attention.huggingface  # registers the model with transformers
@@ -98,17 +99,11 @@ def save_for_transformers(
 
 
 def open_from_transformers(folder: str | os.PathLike[str]) -> GPT:
-    """Open a GPT from a folder that transformers saved.
-
-    Unlike transformers, which initialises them, this refuses weights that are missing, unexpected or of
-    another shape.
-    """
+    """Open a GPT from a folder of transformers; weights that do not fit are refused, not initialised."""
     folder = Path(folder)
-    if _model_type(folder) != MODEL_TYPE:
-        raise ValueError(
-            f"{folder} must be a transformers folder with the model_type {MODEL_TYPE!r}, got "
-            f"{_model_type(folder)!r}"
-        )
+    found = _model_type(folder)
+    if found != MODEL_TYPE:
+        raise ValueError(f"{folder} must have the model_type {MODEL_TYPE!r}, got {found!r}")
     model, report = ScaleInvariantGPTForCausalLM.from_pretrained(
         folder, local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True
     )
@@ -149,26 +144,20 @@ def _model_card(config: GPTConfig, encoding_name: str | None, provenance: Mappin
     >>> print(_model_card(GPTConfig.preset("mini"), "bytes", {"seed": 0}).splitlines()[6])
     # A GPT with the scheme scale-invariant-p-rope
     """
-    trained = (
-        "Its training length is unknown."
-        if config.train_length is None
-        else f"It was trained at {config.train_length:,} tokens, and accepts any length."
-    )
+    trained = "Its training length is unknown."
+    if config.train_length is not None:
+        trained = f"It was trained at {config.train_length:,} tokens, and accepts any length."
+    more_imports, more_lines, tokens = "", "", "The folder holds no tokenizer."
+    if encoding_name is not None:
+        more_imports = ", AutoTokenizer"
+        more_lines = '\ntokenizer = AutoTokenizer.from_pretrained(".")'
+        tokens = f"Text is encoded with: {encoding_name}."
     return _CARD.format(
-        title=f"A GPT with the scheme {config.scheme_name}",
-        sentence=(
-            f"{config.layers} layers, {config.width} wide, {config.heads} heads, "
-            f"{config.vocab_size:,} tokens; scheme options {json.dumps(config.scheme_options)}. "
-            f"{trained}"
-        ),
-        more_imports="" if encoding_name is None else ", AutoTokenizer",
-        more_lines=(
-            "" if encoding_name is None else '\ntokenizer = AutoTokenizer.from_pretrained(".")'
-        ),
-        tokens=(
-            "The folder holds no tokenizer."
-            if encoding_name is None
-            else f"Text is encoded with: {encoding_name}."
-        ),
+        config=config,
+        options=json.dumps(config.scheme_options),
+        trained=trained,
+        more_imports=more_imports,
+        more_lines=more_lines,
+        tokens=tokens,
         provenance=json.dumps(dict(provenance), indent=2),
     )

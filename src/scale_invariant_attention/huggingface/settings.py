@@ -11,26 +11,15 @@ The rotary is written in transformers' own format, `rope_parameters`. p-RoPE is 
 """
 
 import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
 from .. import schemes
-from ..schemes import (
-    NTK,
-    ProportionalRoPE,
-    RoPE,
-    Scheme,
-    TruncatedRoPE,
-    YaRN,
-    YaRNTemperature,
-)
+from ..schemes import NTK, ProportionalRoPE, RoPE, Scheme, TruncatedRoPE, YaRN, YaRNTemperature
 
 IMPLEMENTATION = "scale_invariant"
 KEY = "scale_invariant_attention"
-
-# The rotaries that transformers can apply.
-ROTARIES = (type(None), RoPE, TruncatedRoPE, ProportionalRoPE, NTK, YaRN)
 
 Parameters = dict[str, Any]
 
@@ -81,12 +70,8 @@ class Settings:
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as a config holds them."""
-        return {
-            "scheme": self.scheme_name,
-            "options": self.options,
-            "calibration": self.calibration,
-            "original": self.original,
-        }
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {"scheme": values.pop("scheme_name"), **values}
 
 
 def read(config: Any) -> Settings | None:
@@ -97,8 +82,7 @@ def read(config: Any) -> Settings | None:
     known = {"scheme", "options", "calibration", "original"}
     if not isinstance(held, dict) or "scheme" not in held or not set(held) <= known:
         raise ValueError(
-            f"config.{KEY} must be what convert() writes, a dictionary with scheme, options, "
-            f"calibration and original, got {held!r}"
+            f"config.{KEY} must be what convert() writes, a dictionary of {known}, got {held!r}"
         )
     values = copy.deepcopy(held)
     return Settings(values.pop("scheme"), **values)
@@ -140,7 +124,7 @@ def rope_parameters(
         }
     rotary = settings.scheme.rotary
     # Exact types: a subclass may compute other frequencies.
-    if type(rotary) not in ROTARIES:
+    if type(rotary) not in (type(None), RoPE, TruncatedRoPE, ProportionalRoPE, NTK, YaRN):
         raise NotImplementedError(
             f"scheme {settings.scheme_name!r} has the rotary {rotary!r}, which transformers cannot "
             "express: it must be None, RoPE, TruncatedRoPE, ProportionalRoPE, NTK or YaRN"
@@ -164,7 +148,7 @@ def rope_parameters(
         return parameters
     if original.get("rope_type", "default") != "default":
         raise ValueError(
-            f"scheme {settings.scheme_name!r} changes plain RoPE, and this model's rotary is already "
+            f"scheme {settings.scheme_name!r} changes plain RoPE, and this model has the rotary "
             f"{original['rope_type']!r}: use another scheme"
         )
     if isinstance(rotary, NTK):

@@ -1,18 +1,23 @@
-"""Captures the scores of every attention layer while a transformers model reads.
+"""Captures the scores of every attention layer while a transformers model reads, and measures them.
 
 Queries and keys before rotary come from a second call of the layer's attention, as if every token stood
 at position 0. There cosines are 1 and sines 0, so the model's own code rotates nothing, whatever its
 layout, and layers without rotary compute what they always do.
+
+The transform expects scores with a variance near 1. Models without QK-norm can be calibrated: with
+``convert(model, calibration=...)`` every score S becomes ``(S - mean) / spread`` before the transform.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..analysis import LayerScores
+from ..analysis.score_statistics import FIRST_KEYS, ScoreGathering
 from ..schemes import Scheme
 from ._attention import OBSERVER
 from ._layer import NAME, CalibratedLayer, is_attention
@@ -34,7 +39,7 @@ def transformers_scores(
     Args:
         model: a causal language model of transformers; left unchanged.
         tokens: token ids.
-        visit: called with one layer at a time.
+        visit: called with each layer.
         arguments: further arguments of the model, such as `attention_mask`.
 
     >>> from transformers import AutoModelForCausalLM, LlamaConfig
@@ -44,43 +49,130 @@ def transformers_scores(
     torch.Size([1, 4, 50, 16])
     torch.Size([1, 4, 50, 16])
     """
-    with capturing(model, visit):
+    with _capturing(model, visit):
         model(**{**arguments, "input_ids": tokens, "use_cache": False})
 
 
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Spread of the scores, float64 ``[layers, heads]``, and their mean, if it is to be subtracted.
+
+    >>> Calibration(spread=torch.ones(2, 4)).shape
+    (2, 4)
+    """
+
+    spread: Tensor
+    mean: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        for name, values in (("spread", self.spread), ("mean", self.mean)):
+            if values is None:
+                continue
+            if values.ndim != 2 or values.shape != self.spread.shape:
+                raise ValueError(f"{name} must be [layers, heads], got shape {tuple(values.shape)}")
+            if not bool(torch.isfinite(values).all()):
+                raise ValueError(f"{name} must be finite, got {values.tolist()}")
+        if not bool((self.spread > 0).all()):
+            raise ValueError(
+                f"spread must be positive, got {self.spread.tolist()}: scores of a head are all equal"
+            )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of layers and of heads."""
+        layers, heads = self.spread.shape
+        return layers, heads
+
+    @property
+    def without_mean(self) -> "Calibration":
+        """The same spreads with no mean to subtract."""
+        return Calibration(self.spread)
+
+    def as_lists(self) -> dict[str, list[list[float]]]:
+        """The calibration as a config holds it."""
+        lists = {"spread": self.spread.double().tolist()}
+        return lists if self.mean is None else {**lists, "mean": self.mean.double().tolist()}
+
+
+@torch.no_grad()
+def measure_scores(
+    model: Any, batches: Iterable[Any], *, skip_keys: int = FIRST_KEYS
+) -> Calibration:
+    """Measure mean and spread of every head's scores while the model reads.
+
+    A model that was not converted reads with plain attention. For a converted one the scores are those
+    that enter the transform, so measuring again shows the effect of a calibration.
+
+    Args:
+        model: a causal language model of transformers; left unchanged.
+        batches: token ids ``[B, L]`` each, or dictionaries of arguments for the model.
+        skip_keys: keys to skip at the start of every text, which are often attention sinks.
+
+    >>> from transformers import AutoModelForCausalLM, LlamaConfig
+    >>> config = LlamaConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, vocab_size=256)
+    >>> model = AutoModelForCausalLM.from_config(config)
+    >>> measured = measure_scores(model, [torch.randint(256, (2, 100))])
+    >>> measured.spread.shape, bool((measured.spread < 0.1).all())      # far from unit variance
+    (torch.Size([2, 4]), True)
+    """
+    gathered = [ScoreGathering(skip_keys) for _ in range(model.config.num_hidden_layers)]
+
+    def gather(scores: LayerScores) -> None:
+        gathered[scores.layer].add(scores)
+
+    count = 0
+    with _capturing(model, gather):
+        for batch in batches:
+            arguments = {"input_ids": batch} if isinstance(batch, Tensor) else batch
+            if not hasattr(arguments, "keys") or (isinstance(batch, Tensor) and batch.ndim != 2):
+                raise ValueError(
+                    "batches must hold token ids [B, L] or dictionaries, got "
+                    f"{getattr(batch, 'shape', batch)}: put a single batch into a list"
+                )
+            model(**{**arguments, "use_cache": False})
+            count += 1
+    if count == 0:
+        raise ValueError("batches must hold at least one batch of tokens, got none")
+    moments = [layer.moments for layer in gathered]
+    unmeasured = [layer for layer, scores in enumerate(moments) if not scores.count]
+    if unmeasured:
+        raise NotImplementedError(
+            f"layers {unmeasured} of {type(model).__name__} have no attention, which calibration needs"
+        )
+    return Calibration(
+        torch.stack([layer.spread.cpu() for layer in moments]),
+        torch.stack([layer.mean.cpu() for layer in moments]),
+    )
+
+
 @contextmanager
-def capturing(model: Any, visit: Callable[[LayerScores], object]) -> Iterator[None]:
+def _capturing(model: Any, visit: Callable[[LayerScores], object]) -> Iterator[None]:
     """Call `visit` with the scores of every layer that runs in this context."""
     attention = [module for module in model.modules() if is_attention(module)]
     implementation, training = model.config._attn_implementation, model.training
     plain = implementation != IMPLEMENTATION
     # A converted model may have been switched to another implementation.
-    schemes_before = {
-        module: module._modules[NAME] for module in attention if hasattr(module, NAME)
-    }
+    schemes_before = {module: getattr(module, NAME, None) for module in attention}
     before_rotary: dict[nn.Module, tuple[Tensor, Tensor] | None] = {}
 
-    def capture_before_rotary(
-        module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]
-    ) -> None:
-        before_rotary[module] = _before_rotary(module, arguments, named)
+    def capture_before_rotary(module: nn.Module, *call: Any) -> None:
+        before_rotary[module] = _before_rotary(module, *call)
 
     def observe(
-        module: nn.Module,
+        module: Any,
         layer: CalibratedLayer,
         query: Tensor,
         key: Tensor,
         layout: TokenLayout,
         scale: float | None,
     ) -> None:
-        index: Any = module.layer_idx
         # Captured once per call of the module, even if it attends twice.
         before = before_rotary.pop(module, None)
         scale = query.shape[-1] ** -0.5 if scale is None else scale
         shift = layer.shift(query.device)
         visit(
             LayerScores(
-                index,
+                module.layer_idx,
                 *_shifted(query, key, shift, scale),
                 layer.affine(layout.span, query),
                 scale,
@@ -105,22 +197,18 @@ def capturing(model: Any, visit: Callable[[LayerScores], object]) -> Iterator[No
     finally:
         for hook in hooks:
             hook.remove()
-        for module in attention:
+        for module, scheme in schemes_before.items():
             module.__dict__.pop(OBSERVER, None)
-            if plain and NAME in module._modules:
+            if scheme is not None:
+                setattr(module, NAME, scheme)
+            elif NAME in module._modules:
                 delattr(module, NAME)
-            if module in schemes_before:
-                setattr(module, NAME, schemes_before[module])
         model.set_attn_implementation(implementation)
         model.train(training)
 
 
 class _CapturedError(Exception):
-    """Ends a layer's call as soon as its queries and keys are known."""
-
-    def __init__(self, query: Tensor, key: Tensor) -> None:
-        super().__init__()
-        self.query, self.key = query, key
+    """Ends a layer's call, with its queries and keys, as soon as they are known."""
 
 
 def _before_rotary(
@@ -142,7 +230,8 @@ def _before_rotary(
     try:
         attention.forward(*arguments, **{**named, "position_embeddings": embedding})
     except _CapturedError as captured:
-        return captured.query, captured.key
+        query, key = captured.args
+        return query, key
     finally:
         setattr(attention, OBSERVER, observer)
     return None
