@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from scale_invariant_attention import huggingface
 from scale_invariant_attention.cli import app
 from scale_invariant_attention.data import spread_windows, standard_library
-from scale_invariant_attention.huggingface._tokenizer import byte_tokenizer
+from scale_invariant_attention.huggingface.export import byte_tokenizer
 
 SIZES = {
     "hidden_size": 32,

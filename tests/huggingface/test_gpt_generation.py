@@ -9,7 +9,7 @@ from transformers_gpt import left_padding, wrapped
 from scale_invariant_attention.huggingface._gpt_model import (
     ScaleInvariantGPTForCausalLM,
 )
-from scale_invariant_attention.huggingface._tokenizer import byte_tokenizer
+from scale_invariant_attention.huggingface.export import byte_tokenizer
 from scale_invariant_attention.model import GPT, GPTConfig
 
 # With a prompt of 7 tokens, beyond the training length.

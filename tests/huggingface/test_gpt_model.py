@@ -118,7 +118,7 @@ def test_embeddings_as_input_and_hidden_states():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"output_attentions": True}, ValueError, "without storing its weights"),
+        ({"output_attentions": True}, ValueError, "never stores its weights"),
         ({"attention_mask": torch.ones(2, 1, 6, 6)}, ValueError, r"must be \[2, 6\]"),
         ({"attention_mask": torch.ones(2, 5)}, ValueError, r"must be \[2, 6\]"),
         ({"inputs_embeds": torch.ones(2, 6, 48)}, ValueError, "either input_ids or"),

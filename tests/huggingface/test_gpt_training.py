@@ -8,7 +8,7 @@ from tiny_models import random_tokens
 from transformers import DataCollatorForLanguageModeling, Trainer, TrainingArguments
 from transformers_gpt import wrapped
 
-from scale_invariant_attention.huggingface._tokenizer import byte_tokenizer
+from scale_invariant_attention.huggingface.export import byte_tokenizer
 
 
 def test_a_trainer_lowers_the_loss(tmp_path):

@@ -11,7 +11,7 @@ from scale_invariant_attention.data import SameTokens, get_encoding, standard_li
 from scale_invariant_attention.data.needles import NeedleTask
 from scale_invariant_attention.evaluation import loss_by_length, retrieval
 from scale_invariant_attention.huggingface import ScaleInvariantGPTForCausalLM
-from scale_invariant_attention.huggingface._tokenizer import byte_tokenizer
+from scale_invariant_attention.huggingface.export import byte_tokenizer
 from scale_invariant_attention.huggingface.lm_eval_tasks import FOLDER
 from scale_invariant_attention.huggingface.lm_eval_tasks.tasks import (
     examples,

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, TextIteratorStreamer
 
 from scale_invariant_attention.data import get_encoding
-from scale_invariant_attention.huggingface._tokenizer import byte_tokenizer
+from scale_invariant_attention.huggingface.export import byte_tokenizer
 
 # Text that resembles the library's characters for bytes, or special tokens of other tokenizers.
 ODD = [

@@ -53,9 +53,8 @@ def _register() -> None:
             "the Hugging Face integration needs transformers 5 or newer: "
             "pip install 'scale-invariant-attention[huggingface]'"
         ) from error
-    from ._attention import attention_forward
+    from ._attention import attention_forward, set_scheme_when_built
     from ._gpt_model import ScaleInvariantGPTConfig, ScaleInvariantGPTForCausalLM
-    from ._layer import set_scheme_when_built
     from ._visibility import attention_mask
     from .settings import IMPLEMENTATION
 

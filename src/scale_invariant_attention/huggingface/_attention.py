@@ -1,25 +1,24 @@
-"""The attention function that transformers calls in every layer.
+"""Schemes in the attention layers of transformers: the function they call, and what they hold.
 
 Shapes: B batch, H heads, L queries, N keys, D head size.
 """
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..schemes import ScaleInvariant, Scheme
-from ._layer import NAME, CalibratedLayer
+from ..attention import DistanceAffine
+from ..attention.numerics import compute_dtype
+from ..schemes import ScaleInvariant, Scheme, SchemeLayer, TokenPositions
 from ._visibility import TokenLayout, token_layout
-from .settings import read
+from .settings import IMPLEMENTATION, Settings, name_implementation, read
 
-# For models that only switched their implementation: the transform with the paper's tau in all heads.
-DEFAULT_LAYER = CalibratedLayer(Scheme(distance=ScaleInvariant()), heads=1)
+# The attribute of an attention module that holds its scheme, and part of its parameters' names.
+NAME = "position_scheme"
 OBSERVER = "observe_scores"
-
-# Called with a module, its scheme, scaled queries, keys, their layout and the factor of q . k.
-Observer = Callable[[nn.Module, CalibratedLayer, Tensor, Tensor, TokenLayout, float | None], None]
 
 REFUSED = {
     "softcap": "a soft cap on scores (attn_logit_softcapping), which is no function of distance",
@@ -30,6 +29,126 @@ REFUSED = {
     "cache": "a paged cache (continuous batching), whose keys have no positions",
     "block_table": "a paged cache (continuous batching), whose keys have no positions",
 }
+
+
+class CalibratedLayer(SchemeLayer):
+    """Query scale and distance of a scheme in one layer, and the statistics of its scores.
+
+    With statistics, a score S becomes ``(S - mean) / spread`` before the scheme changes it.
+    """
+
+    def __init__(
+        self,
+        scheme: Scheme,
+        heads: int,
+        *,
+        mean: list[float] | None = None,
+        spread: list[float] | None = None,
+    ) -> None:
+        super().__init__(scheme, heads)
+        self.mean, self.spread, self._initialised = mean, spread, False
+
+    @property
+    def _is_hf_initialized(self) -> bool:
+        return self._initialised
+
+    @_is_hf_initialized.setter
+    def _is_hf_initialized(self, initialised: bool) -> None:
+        """Called by transformers after loading; it cannot initialise our parameters itself."""
+        if initialised and not any(parameter.is_meta for parameter in self.parameters()):
+            if not self._initialised:
+                reset_missing_parameters(self)
+            self._initialised = True
+
+    def query_factors(self, positions: TokenPositions, dtype: torch.dtype) -> Tensor | None:
+        """The factor of each query's logits: the scheme's, divided by the spread."""
+        factors = super().query_factors(positions, dtype)
+        if self.spread is None:
+            return factors
+        device = positions.positions.device
+        inverse = 1 / torch.tensor(self.spread, dtype=dtype, device=device).unsqueeze(-1)
+        return inverse if factors is None else factors * inverse
+
+    def shift(self, device: torch.device) -> Tensor | None:
+        """The calibration's addend to the scaled scores of each head, float64 ``[heads]``."""
+        if self.mean is None or self.spread is None:
+            return None
+        values = torch.tensor([self.mean, self.spread], dtype=torch.float64, device=device)
+        return -values[0] / values[1]
+
+    def shifted_affine(self, layout: TokenLayout, query: Tensor) -> DistanceAffine | None:
+        """Gain and bias that include the shift; None if the op can compute them from tau."""
+        shift = self.shift(query.device)
+        if shift is None:
+            has_tau = self.tau(query.device) is not None
+            return None if has_tau else self.affine(layout.span, query)
+        distance = torch.arange(layout.span, dtype=torch.float64, device=query.device)
+        gain, bias = self.distance(distance)
+        bias = bias + gain * shift.unsqueeze(-1)
+        dtype = compute_dtype(query.dtype)
+        return DistanceAffine(gain.to(dtype), bias.to(dtype))
+
+
+def reset_missing_parameters(layer: SchemeLayer) -> None:
+    """Initialise the parameters that transformers, which marks those that it loads, did not load."""
+    layer.reset_parameters(
+        name
+        for name, value in layer.named_parameters()
+        if not getattr(value, "_is_hf_initialized", False)
+    )
+
+
+def layer_for(settings: Settings, heads: int, layer: int) -> CalibratedLayer:
+    """The scheme of one layer."""
+    calibration = {name: layers[layer] for name, layers in (settings.calibration or {}).items()}
+    return CalibratedLayer(settings.attention_scheme, heads, **calibration)
+
+
+def set_scheme(module: Any, settings: Settings | None) -> None:
+    """Give an attention module the scheme of the settings, or remove the one it has."""
+    if NAME in module._modules:
+        delattr(module, NAME)
+    if settings is not None and settings.uses_our_attention:
+        layer = layer_for(settings, module.config.num_attention_heads, module.layer_idx)
+        weight = next(module.parameters(), None)
+        if weight is not None:
+            # As if loaded: in the dtype of the model, unless that is quantised.
+            layer = layer.to(weight.device, weight.dtype if weight.is_floating_point() else None)
+        layer._is_hf_initialized = True
+        setattr(module, NAME, layer)
+
+
+def set_scheme_when_built(parent: nn.Module, name: str, module: nn.Module | None) -> None:
+    """A hook of torch, called as modules are assembled: gives converted models their scheme."""
+    if module is None or not is_attention(module):
+        return
+    config: Any = module.config
+    settings = read(config)
+    if settings is None or NAME in module._modules:
+        return
+    set_scheme(module, settings)
+    name_implementation(config, settings)
+    implementation = config._attn_implementation or IMPLEMENTATION
+    if settings.uses_our_attention and IMPLEMENTATION not in implementation:
+        # The same message from every layer, which Python shows once.
+        warnings.warn(
+            f"attn_implementation={implementation!r} ignores the scheme {settings.scheme_name!r} of "
+            f"this converted model: load it without the argument, or with {IMPLEMENTATION!r}",
+            stacklevel=2,
+        )
+
+
+def is_attention(module: nn.Module) -> bool:
+    """Whether a module is the attention of one layer, as transformers builds it."""
+    is_named = "Attention" in type(module).__name__
+    return is_named and hasattr(module, "layer_idx") and hasattr(module, "config")
+
+
+# For models that only switched their implementation: the transform with the paper's tau in all heads.
+DEFAULT_LAYER = CalibratedLayer(Scheme(distance=ScaleInvariant()), heads=1)
+
+# Called with a module, its scheme, scaled queries, keys, their layout and the factor of q . k.
+Observer = Callable[[nn.Module, CalibratedLayer, Tensor, Tensor, TokenLayout, float | None], None]
 
 
 def attention_forward(

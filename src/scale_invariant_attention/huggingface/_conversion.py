@@ -11,7 +11,7 @@ from .. import schemes
 from ..arguments import did_you_mean, positive_number
 from ..schemes import NTK, YaRN
 from . import settings as held
-from ._layer import is_attention, layer_for, set_scheme
+from ._attention import is_attention, layer_for, set_scheme
 from ._scores import Calibration
 from .settings import IMPLEMENTATION, Parameters, Settings, rope_parameters
 

@@ -17,6 +17,7 @@ from ..model import GPT, GPTConfig, projected_cross_entropy
 from ..model.inputs import check_context_length, check_inputs
 from ..model.loss import IGNORED
 from ..schemes import SchemeLayer
+from ._attention import reset_missing_parameters
 from ._gpt_inputs import (
     TokenArguments,
     TransformersCache,
@@ -24,7 +25,6 @@ from ._gpt_inputs import (
     notes_of,
     token_arguments,
 )
-from ._layer import reset_missing_parameters
 
 MODEL_TYPE = "scale_invariant_gpt"
 # The fields of GPTConfig that have other names in transformers.
@@ -172,7 +172,7 @@ class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: i
             others: further arguments of transformers models; ignored.
         """
         if output_attentions or (output_attentions is None and self.config.output_attentions):
-            raise ValueError("output_attentions must be False: weights are never stored")
+            raise ValueError("output_attentions must be False: attention never stores its weights")
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("pass either input_ids or inputs_embeds, not both or neither")
         if input_ids is not None:
@@ -308,7 +308,8 @@ class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: i
         elif isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight)
         elif isinstance(module, nn.Linear):
-            name = next(name for name, part in self.named_modules() if part is module)
+            # A resized head is not part of the model yet.
+            name = next((name for name, part in self.named_modules() if part is module), "")
             # The head, and the matrices that write to the residual stream.
             if name.endswith(("gpt.head", "attention.output", "mlp.down")):
                 nn.init.zeros_(module.weight)

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from ..analysis import LayerScores
 from ..analysis.score_statistics import FIRST_KEYS, ScoreGathering
 from ..schemes import Scheme
-from ._attention import OBSERVER
-from ._layer import NAME, CalibratedLayer, is_attention
+from ._attention import NAME, OBSERVER, CalibratedLayer, is_attention
 from ._visibility import TokenLayout
 from .settings import IMPLEMENTATION
 

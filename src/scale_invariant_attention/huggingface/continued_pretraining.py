@@ -22,7 +22,7 @@ from ..arguments import integer, positive_number
 from ..data import TokenSource, Windows
 from ..files import finish_growing, growing_path, replace_file
 from . import settings as held
-from ._layer import NAME
+from ._attention import NAME
 
 RECIPE, LOG, MODEL = "recipe.json", "training.json", "model"
 # Trainer writes this file last: a checkpoint that has it is complete.
