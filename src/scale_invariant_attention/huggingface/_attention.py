@@ -4,7 +4,6 @@ Shapes: B batch, H heads, L queries, N keys, D head size.
 """
 
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from .settings import IMPLEMENTATION, Settings, name_implementation, read
 
 # The attribute of an attention module that holds its scheme, and part of its parameters' names.
 NAME = "position_scheme"
+# That of a function to call with module, scheme, scaled queries, keys, layout and factor of q . k.
 OBSERVER = "observe_scores"
 
 REFUSED = {
@@ -104,11 +104,11 @@ def layer_for(settings: Settings, heads: int, layer: int) -> CalibratedLayer:
     return CalibratedLayer(settings.attention_scheme, heads, **calibration)
 
 
-def set_scheme(module: Any, settings: Settings | None) -> None:
+def set_scheme(module: Any, settings: Settings) -> None:
     """Give an attention module the scheme of the settings, or remove the one it has."""
     if NAME in module._modules:
         delattr(module, NAME)
-    if settings is not None and settings.uses_our_attention:
+    if settings.uses_our_attention:
         layer = layer_for(settings, module.config.num_attention_heads, module.layer_idx)
         weight = next(module.parameters(), None)
         if weight is not None:
@@ -147,9 +147,6 @@ def is_attention(module: nn.Module) -> bool:
 # For models that only switched their implementation: the transform with the paper's tau in all heads.
 DEFAULT_LAYER = CalibratedLayer(Scheme(distance=ScaleInvariant()), heads=1)
 
-# Called with a module, its scheme, scaled queries, keys, their layout and the factor of q . k.
-Observer = Callable[[nn.Module, CalibratedLayer, Tensor, Tensor, TokenLayout, float | None], None]
-
 
 def attention_forward(
     module: nn.Module,
@@ -173,7 +170,7 @@ def attention_forward(
     layout.check_boundaries(others.get("cu_seq_lens_q"))
     layer = _layer_of(module)
     query = layer.scale_queries(query, layout.positions)
-    observe: Observer | None = getattr(module, OBSERVER, None)
+    observe = getattr(module, OBSERVER, None)
     if observe is not None:
         observe(module, layer, query, key, layout, scaling)
     out = layer.attend(

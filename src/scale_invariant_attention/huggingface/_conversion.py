@@ -74,9 +74,13 @@ def convert(
     if not settings.is_original:
         parameters = rope_parameters(settings, parameters, _head_dim(config), train_length)
         _check_rotary(scheme, config, parameters)
-    config = _own_config(model)
+    # The model and its parts get their own copy of the config that they share.
+    shared, config = config, copy.deepcopy(config)
+    for module in model.modules():
+        if getattr(module, "config", None) is shared:
+            module.config = config
     config.rope_parameters = parameters
-    held.write(config, None if settings.is_original else settings)
+    held.write(config, settings)
     # transformers' NTK reads the training length from here.
     stretched = isinstance(settings.scheme.rotary, NTK)
     config.max_position_embeddings = train_length if stretched else length
@@ -115,15 +119,6 @@ def _checked_config(model: Any) -> Any:
     return config
 
 
-def _own_config(model: Any) -> Any:
-    """Give the model and all its parts a copy of the config they share, and return the copy."""
-    shared, own = model.config, copy.deepcopy(model.config)
-    for module in model.modules():
-        if getattr(module, "config", None) is shared:
-            module.config = own
-    return own
-
-
 def _snapshot(config: Any) -> dict[str, Any]:
     name = config._attn_implementation
     return {
@@ -136,7 +131,6 @@ def _snapshot(config: Any) -> dict[str, Any]:
 def _checked_options(scheme: str, options: dict[str, Any], length: int) -> dict[str, Any]:
     """The given options, and the training length if the scheme takes one."""
     known = set(schemes.options(scheme))
-    takes_length = "train_length" in known
     takes_factor = isinstance(schemes.get(scheme).rotary, YaRN)
     known |= {"factor"} if takes_factor else set()
     for option in options:
@@ -147,10 +141,10 @@ def _checked_options(scheme: str, options: dict[str, Any], length: int) -> dict[
             )
     meaning = "the longest context as a multiple of the training length"
     if takes_factor and "factor" not in options:
-        raise TypeError(f"factor is missing, {meaning}: transformers' YaRN has a fixed one")
+        raise TypeError(f"factor is missing: pass factor=..., {meaning}")
     if takes_factor and positive_number("factor", options["factor"]) < 1:
         raise ValueError(f"factor must be at least 1, {meaning}, got {options['factor']:g}")
-    if takes_length:
+    if "train_length" in known:
         options = {"train_length": length, **options}
     try:
         json.dumps(options)

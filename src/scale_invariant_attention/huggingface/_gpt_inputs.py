@@ -62,15 +62,14 @@ def token_arguments(
 ) -> TokenArguments:
     """Read the mask ``[B, N]`` and the position ids of `tokens` ``[B, L]`` that follow `past` others.
 
-    Without a mask and a cache, position ids that restart begin another document, as in flattened
-    batches.
+    Without a mask and a cache, position ids that restart begin a document, as in flattened batches.
     """
     mask = _token_mask(attention_mask, tokens, past)
     if position_ids is None:
         return TokenArguments(mask)
     positions = _checked_positions(position_ids, tokens)
-    real = None if mask is None else mask[:, past:]
-    if _same(positions, _counted_positions(tokens, mask, past), real):
+    real = torch.ones_like(positions, dtype=torch.bool) if mask is None else mask[:, past:]
+    if not bool((real & (positions != _counted_positions(tokens, mask, past))).any()):
         return TokenArguments(mask)
     if past:
         raise ValueError(
@@ -80,9 +79,16 @@ def token_arguments(
     if attention_mask is None:
         runs = (positions.diff(dim=1, prepend=positions[:, :1] - 1) <= 0).cumsum(1)
         if int(runs.amax()) > 0:
-            same = _same(positions, default_positions(runs, None), None)
+            same = torch.equal(positions, default_positions(runs, None))
             return TokenArguments(None, None if same else positions, runs)
-    _check_rising(positions, real)
+    shown = positions.masked_fill(~real, -FAR)
+    rises = shown[:, 1:] > shown.cummax(1).values[:, :-1]
+    if bool((real[:, 1:] & ~rises).any()):
+        # A token would see later ones.
+        raise ValueError(
+            f"position_ids must rise along each row, got {positions.flatten()[:8].tolist()}...; for "
+            "several documents per row leave out attention_mask"
+        )
     return TokenArguments(mask, positions)
 
 
@@ -119,23 +125,6 @@ def _counted_positions(tokens: Tensor, mask: Tensor | None, past: int) -> Tensor
     return torch.arange(past, past + tokens.shape[1], device=tokens.device)
 
 
-def _same(first: Tensor, second: Tensor, mask: Tensor | None) -> bool:
-    """Whether positions agree, except at padding."""
-    different = first != second
-    return not bool((different if mask is None else different & mask).any())
-
-
-def _check_rising(positions: Tensor, mask: Tensor | None) -> None:
-    """Refuse positions that do not rise, with which a token would see later ones."""
-    hidden = positions if mask is None else positions.masked_fill(~mask, -FAR)
-    falls = hidden[:, 1:] <= hidden.cummax(1).values[:, :-1]
-    if bool((falls if mask is None else falls & mask[:, 1:]).any()):
-        raise ValueError(
-            f"position_ids must rise along each row, got {positions.flatten()[:8].tolist()}...; for "
-            "several documents per row leave out attention_mask"
-        )
-
-
 @dataclass
 class Notes:
     """The context length of a cache, and tables that later calls reuse."""
@@ -145,10 +134,15 @@ class Notes:
 
 
 class TransformersCache:
-    """The cache during one call, after which it holds `end` tokens."""
+    """A cache of transformers during one call, which adds `new` tokens to `past` others."""
 
-    def __init__(self, cache: Cache, end: int, notes: Notes, *, first: bool) -> None:
-        self._cache, self._end, self._notes, self._first = cache, end, notes, first
+    def __init__(self, cache: Cache, past: int, new: int) -> None:
+        self._cache, self._first, self._end = cache, past == 0, past + new
+        notes = getattr(cache, NOTES, None)
+        if self._first or not isinstance(notes, Notes):
+            notes = Notes()
+            setattr(cache, NOTES, notes)
+        self._notes = notes
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Add ``[B, H, new, D]`` to a layer, and return all of its keys and values so far."""
@@ -168,59 +162,44 @@ class TransformersCache:
             self._notes.affines[layer] = affine = make(2 * span)
         return affine
 
+    def context_length(
+        self, scheme: Scheme, lengths: int | Tensor, given: int | Tensor | None, rows: int
+    ) -> int | Tensor | None:
+        """The context length of the call, after which the `rows` texts have `lengths` tokens.
 
-def notes_of(cache: Cache, length: int) -> Notes:
-    """The notes of a cache that holds `length` tokens; an empty cache gets new ones."""
-    notes = getattr(cache, NOTES, None)
-    if length == 0 or not isinstance(notes, Notes):
-        notes = Notes()
-        setattr(cache, NOTES, notes)
-    return notes
-
-
-def context_of_call(
-    scheme: Scheme,
-    notes: Notes,
-    lengths: int | Tensor,
-    given: int | Tensor | None,
-    *,
-    rows: int,
-    first: bool,
-) -> int | Tensor | None:
-    """The context length of a call with a cache, after which the text has `lengths` tokens.
-
-    None means the default of a call without a cache. Raises if the cache was filled for another length.
-    """
-    if not scheme.depends_on_context:
-        return None
-    if first:
-        notes.context_length = lengths if given is None else given
-        return given
-    settled = given if notes.context_length is None else notes.context_length
-    if settled is None:
-        raise ValueError(
-            "past_key_values was filled elsewhere, and this scheme depends on the context length: pass "
-            "context_length=..., the length it was filled for"
-        )
-    if isinstance(settled, Tensor) and len(settled) != rows and rows % len(settled) == 0:
-        # The rows of a cache may have been repeated, as for several samples per prompt.
-        settled = settled.repeat_interleave(rows // len(settled))
-    # Up to the training length NTK and YaRN change nothing, so all shorter lengths are equivalent.
-    counts_all = isinstance(scheme.query_scale, LogN) and scheme.query_scale.depends_on_context
-    least = 1 if counts_all else scheme.train_length or 1
-    if given is not None and _any(_at_least(given, least) != _at_least(settled, least)):
-        raise ValueError(
-            f"context_length must be {settled}, for which past_key_values was filled, got {given}: "
-            "keys of one context length cannot be used at another"
-        )
-    settled = _at_least(settled, least)
-    if _any(lengths > settled):
-        raise ValueError(
-            f"the text has outgrown the context length of past_key_values, {settled}, and this scheme "
-            "depends on it: pass context_length=..., the final length of the text, from the first call "
-            "on, as generate() does"
-        )
-    return settled
+        None means the default of a call without a cache. A cache filled for another length is refused.
+        """
+        if not scheme.depends_on_context:
+            return None
+        if self._first:
+            self._notes.context_length = lengths if given is None else given
+            return given
+        settled = self._notes.context_length
+        if settled is None:
+            settled = given
+        if settled is None:
+            raise ValueError(
+                "past_key_values was filled elsewhere, and this scheme depends on the context length: "
+                "pass context_length=..., the length it was filled for"
+            )
+        if isinstance(settled, Tensor) and len(settled) != rows and rows % len(settled) == 0:
+            # The rows of a cache may have been repeated, as for several samples per prompt.
+            settled = settled.repeat_interleave(rows // len(settled))
+        # Up to the training length NTK and YaRN change nothing, so all shorter lengths are equivalent.
+        counts_all = isinstance(scheme.query_scale, LogN) and scheme.query_scale.depends_on_context
+        least = 1 if counts_all else scheme.train_length or 1
+        if given is not None and _any(_at_least(given, least) != _at_least(settled, least)):
+            raise ValueError(
+                f"context_length must be {settled}, for which past_key_values was filled, got {given}: "
+                "keys of one context length cannot be used at another"
+            )
+        settled = _at_least(settled, least)
+        if _any(lengths > settled):
+            raise ValueError(
+                f"the text has outgrown the context length of past_key_values, {settled}: pass "
+                "context_length=..., its final length, from the first call on, as generate() does"
+            )
+        return settled
 
 
 def _at_least(length: int | Tensor, least: int) -> int | Tensor:

@@ -18,13 +18,7 @@ from ..model.inputs import check_context_length, check_inputs
 from ..model.loss import IGNORED
 from ..schemes import SchemeLayer
 from ._attention import reset_missing_parameters
-from ._gpt_inputs import (
-    TokenArguments,
-    TransformersCache,
-    context_of_call,
-    notes_of,
-    token_arguments,
-)
+from ._gpt_inputs import TokenArguments, TransformersCache, token_arguments
 
 MODEL_TYPE = "scale_invariant_gpt"
 # The fields of GPTConfig that have other names in transformers.
@@ -226,18 +220,11 @@ class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: i
         if cache is None:
             layout = arguments.layout(tokens, past, context_length)
             return self.gpt.transformed(embedded, layout), None
-        notes = notes_of(cache, past)
-        end = past + tokens.shape[1]
-        context = context_of_call(
-            self.gpt.scheme,
-            notes,
-            arguments.reached_lengths(end),
-            context_length,
-            rows=tokens.shape[0],
-            first=past == 0,
-        )
+        rows, new = tokens.shape
+        layers = TransformersCache(cache, past, new)
+        lengths = arguments.reached_lengths(past + new)
+        context = layers.context_length(self.gpt.scheme, lengths, context_length, rows)
         layout = arguments.layout(tokens, past, context)
-        layers = TransformersCache(cache, end, notes, first=past == 0)
         return self.gpt.transformed(embedded, layout, layers), cache
 
     def _cache(
@@ -255,8 +242,8 @@ class ScaleInvariantGPTForCausalLM(PreTrainedModel, GenerationMixin):  # type: i
             )
         if checkpoints:
             raise ValueError(
-                "past_key_values cannot be used with gradient checkpointing, which would fill it "
-                "twice: call the model under torch.no_grad(), or gradient_checkpointing_disable()"
+                "past_key_values cannot be filled with gradient checkpointing: call the model under "
+                "torch.no_grad(), or gradient_checkpointing_disable()"
             )
         return given
 

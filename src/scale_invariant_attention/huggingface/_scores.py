@@ -115,12 +115,8 @@ def measure_scores(
     (torch.Size([2, 4]), True)
     """
     gathered = [ScoreGathering(skip_keys) for _ in range(model.config.num_hidden_layers)]
-
-    def gather(scores: LayerScores) -> None:
-        gathered[scores.layer].add(scores)
-
     count = 0
-    with _capturing(model, gather):
+    with _capturing(model, lambda scores: gathered[scores.layer].add(scores)):
         for batch in batches:
             arguments = {"input_ids": batch} if isinstance(batch, Tensor) else batch
             if not hasattr(arguments, "keys") or (isinstance(batch, Tensor) and batch.ndim != 2):

@@ -86,7 +86,10 @@ def _from_full_mask(
     query_index = index[keys - queries :]
     visible = allowed.any(1)
     if queries == keys:
-        documents = _documents_of_pairs(allowed, visible)
+        # A token that cannot see the last visible one starts a document.
+        before = _previous_visible(visible)
+        sees = allowed.gather(2, before.clamp(min=0).unsqueeze(2)).squeeze(2)
+        documents = (visible & (before >= 0) & ~sees).long().cumsum(1)
     else:
         documents = torch.zeros_like(visible).long()
         _require(
@@ -95,10 +98,11 @@ def _from_full_mask(
             "the last tokens except in a static cache: pass a mask [batch, tokens], or another cache",
         )
     counts = visible.long().cumsum(1) - 1
-    rebuilt = (query_index.unsqueeze(1) >= index) & visible.unsqueeze(1)
+    distance = query_index.unsqueeze(1) - index
+    rebuilt = (distance >= 0) & visible.unsqueeze(1)
     rebuilt = rebuilt & (documents[:, query_index].unsqueeze(2) == documents.unsqueeze(1))
     if window is not None:
-        rebuilt = rebuilt & (query_index.unsqueeze(1) - index < window)
+        rebuilt = rebuilt & (distance < window)
     # What padding sees does not matter.
     same = (rebuilt == allowed) | ~visible[:, query_index].unsqueeze(2)
     _require(
@@ -138,13 +142,6 @@ def _documents_of_mask_function(mask_function: MaskFunction, batch: int, keys: T
     )
     starts = ~mask_function(batch_index, head, later, earlier).expand(batch, -1)
     return pad(starts.long().cumsum(1), (1, 0))
-
-
-def _documents_of_pairs(allowed: Tensor, visible: Tensor) -> Tensor:
-    """Numbered documents ``[batch, keys]``: a token that cannot see the last visible one starts one."""
-    before = _previous_visible(visible)
-    sees = allowed.gather(2, before.clamp(min=0).unsqueeze(2)).squeeze(2)
-    return (visible & (before >= 0) & ~sees).long().cumsum(1)
 
 
 def _previous_visible(visible: Tensor) -> Tensor:
@@ -214,8 +211,7 @@ class TokenLayout:
             return
         documents = self.visibility.query_documents
         assert documents is not None
-        changes = documents.diff(dim=1) != 0
-        starts = pad(changes, (1, 0), value=True).flatten()
+        starts = pad(documents.diff(dim=1) != 0, (1, 0), value=True).flatten()
         _require(
             starts[boundaries[:-1].long()].all(),
             "cu_seq_lens_q marks packed sequences, with each of which position_ids must restart, as "

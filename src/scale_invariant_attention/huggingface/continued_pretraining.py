@@ -259,7 +259,6 @@ def _check_same(path: Path, described: dict[str, Any]) -> None:
     text = json.dumps(described, indent=1)
     if not path.exists():
         replace_file(path, text.encode())
-        return
     recorded = json.loads(path.read_text())
     different = [name for name, value in json.loads(text).items() if recorded.get(name) != value]
     if different:
@@ -289,7 +288,6 @@ def _with_adapters(model: Any, rank: int) -> Any:
 
 
 def _last_checkpoint(folder: Path) -> str | None:
-    """The last complete checkpoint."""
     complete = [state.parent for state in folder.glob(f"checkpoint-*/{STATE}")]
     last = max(complete, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
     return None if last is None else str(last)

@@ -185,8 +185,8 @@ def _tokenizer_for(encoding: Encoding) -> PreTrainedTokenizerFast:
         return byte_tokenizer()
     if not isinstance(encoding, TokenizerFile):
         raise ValueError(
-            f"encoding must be bytes or a tokenizer file, got {encoding.name!r}, which tiktoken cannot "
-            f"write to a file; pass the same tokenizer as a .json file of the tokenizers library"
+            f"encoding must be bytes or a tokenizer file, got {encoding.name!r} of tiktoken; pass the "
+            "same tokenizer as a .json file of the tokenizers library"
         )
     with tempfile.TemporaryDirectory() as folder:
         encoding.keep(Path(folder))

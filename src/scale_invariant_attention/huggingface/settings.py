@@ -88,14 +88,12 @@ def read(config: Any) -> Settings | None:
     return Settings(values.pop("scheme"), **values)
 
 
-def write(config: Any, settings: Settings | None) -> None:
-    """Put settings into a config, or remove them."""
-    if settings is None:
-        for name in (KEY, "attn_implementation"):
-            config.__dict__.pop(name, None)
-        return
-    held = {name: value for name, value in settings.to_dict().items() if value is not None}
-    setattr(config, KEY, copy.deepcopy(held))
+def write(config: Any, settings: Settings) -> None:
+    """Put settings into a config, or remove them if they are those of the original."""
+    config.__dict__.pop(KEY, None)
+    if not settings.is_original:
+        held = {name: value for name, value in settings.to_dict().items() if value is not None}
+        setattr(config, KEY, copy.deepcopy(held))
     name_implementation(config, settings)
 
 

@@ -4,8 +4,6 @@ import sys
 
 from . import FOLDER
 
-INCLUDE = "--include_path"
-
 
 def main() -> None:
     """Run lm-eval with this command's arguments."""
@@ -15,8 +13,8 @@ def main() -> None:
         raise SystemExit(
             'this needs lm-eval; install it with: pip install "scale-invariant-attention[lm-eval]"'
         ) from missing
-    if INCLUDE not in sys.argv:
-        sys.argv += [INCLUDE, str(FOLDER)]
+    if "--include_path" not in sys.argv:
+        sys.argv += ["--include_path", str(FOLDER)]
     cli_evaluate()
 
 
