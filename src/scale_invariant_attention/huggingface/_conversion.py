@@ -159,8 +159,7 @@ def _checked_calibration(
     if calibration is None:
         return None
     if not isinstance(calibration, Calibration):
-        kind = type(calibration).__name__
-        raise TypeError(f"calibration must be a Calibration, from measure_scores, got {kind}")
+        raise TypeError(f"calibration must be a Calibration, got a {type(calibration).__name__}")
     layers, heads = config.num_hidden_layers, config.num_attention_heads
     if calibration.shape != (layers, heads):
         raise ValueError(
