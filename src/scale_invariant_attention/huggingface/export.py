@@ -112,7 +112,7 @@ def open_from_transformers(folder: str | os.PathLike[str]) -> GPT:
     folder = Path(folder)
     found = _model_type(folder)
     if found != MODEL_TYPE:
-        raise ValueError(f"{folder} must have the model_type {MODEL_TYPE!r}, got {found!r}")
+        raise ValueError(f"{folder} must be a transformers folder of {MODEL_TYPE!r}, got {found!r}")
     model, report = ScaleInvariantGPTForCausalLM.from_pretrained(
         folder, local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True
     )

@@ -79,8 +79,8 @@ def read(config: Any) -> Settings | None:
     held = getattr(config, KEY, None)
     if held is None:
         return None
-    known = {"scheme", "options", "calibration", "original"}
-    if not isinstance(held, dict) or "scheme" not in held or not set(held) <= known:
+    known = ["scheme", "options", "calibration", "original"]
+    if not isinstance(held, dict) or "scheme" not in held or not set(held) <= set(known):
         raise ValueError(
             f"config.{KEY} must be what convert() writes, a dictionary of {known}, got {held!r}"
         )
