@@ -1,15 +1,17 @@
 """Argument checks: return the value in the type that is needed, or raise an error that names the fix."""
 
+import json
 import math
 import operator
 from collections.abc import Iterable
 from dataclasses import fields
 from difflib import get_close_matches
 from numbers import Real
+from typing import Any
 
 
-def real_number(name: str, value: object) -> float:
-    """Return `value` as a finite float; errors call it `name`.
+def real_number(name: str, value: object, at_least: float | None = None) -> float:
+    """Return `value` as a finite float, no smaller than `at_least`; errors call it `name`.
 
     >>> real_number("tau", 10)
     10.0
@@ -22,6 +24,10 @@ def real_number(name: str, value: object) -> float:
     number = float(value)
     if not math.isfinite(number):
         raise ValueError(f"{name} must be finite, got {value!r}; pass a finite number")
+    if at_least is not None and number < at_least:
+        raise ValueError(
+            f"{name} must satisfy {name} >= {at_least}, got {value}; pass a larger one"
+        )
     return number
 
 
@@ -69,6 +75,18 @@ def integer(name: str, value: object, at_least: int | None = None) -> int:
             f"{name} must satisfy {name} >= {at_least}, got {number}; pass a larger one"
         )
     return number
+
+
+def json_value(name: str, value: object) -> Any:
+    """Return `value` as JSON gives it back, with lists for tuples.
+
+    >>> json_value("config", {"lengths": (64, 128)})
+    {'lengths': [64, 128]}
+    """
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{name} must be JSON: {error}") from error
 
 
 def did_you_mean(given: object, known: Iterable[str]) -> str:

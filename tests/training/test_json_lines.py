@@ -5,7 +5,7 @@ import resource
 
 import pytest
 
-from scale_invariant_attention.training._json_lines import (
+from scale_invariant_attention.training.runs import (
     DamagedLogError,
     JsonLines,
     read_json_lines,

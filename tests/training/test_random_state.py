@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from scale_invariant_attention.training._random_state import (
+from scale_invariant_attention.training.checkpoints import (
     capture_random_state,
     restore_random_state,
 )

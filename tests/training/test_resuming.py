@@ -8,12 +8,13 @@ import torch
 
 from scale_invariant_attention.model import GPT, GPTConfig
 from scale_invariant_attention.training import Trapezoid, build_optimisers
-from scale_invariant_attention.training._random_state import (
+from scale_invariant_attention.training.checkpoints import (
     capture_random_state,
+    latest_checkpoint,
     restore_random_state,
+    save_checkpoint,
 )
-from scale_invariant_attention.training.checkpoints import latest_checkpoint, save_checkpoint
-from scale_invariant_attention.training.runs import open_run
+from scale_invariant_attention.training.runs import CHECKPOINTS, open_run
 
 STEPS = 8
 SCHEDULE = Trapezoid(constant_steps=3, warmup_steps=2)
@@ -41,7 +42,7 @@ def train(folder, seed, *, killed_at=None, scheme="logn-rope"):
         model = GPT(GPTConfig.from_dict(config))
         optimisers = build_optimisers(model)
         step = 0
-        saved = latest_checkpoint(run.checkpoints)
+        saved = latest_checkpoint(run.folder / CHECKPOINTS)
         if saved is not None:
             step = saved.step
             model.load_state_dict(saved.tensors["model"])
@@ -63,7 +64,7 @@ def train(folder, seed, *, killed_at=None, scheme="logn-rope"):
                 run.sync()
                 state = capture_random_state()
                 save_checkpoint(
-                    run.checkpoints,
+                    run.folder / CHECKPOINTS,
                     step,
                     {
                         "model": model.state_dict(),

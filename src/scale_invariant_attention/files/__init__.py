@@ -1,8 +1,11 @@
 """Files and folders that survive kills, power cuts and full disks, and show when they are damaged."""
 
 from ._durable import (
+    PROBE_NAME,
     FileRecord,
     FolderInUseError,
+    amount,
+    check_writable,
     clear_partial,
     finish_growing,
     growing_path,
@@ -14,11 +17,12 @@ from ._durable import (
     write_folder,
     write_new_file,
 )
-from .space import check_writable
 
 __all__ = [
+    "PROBE_NAME",
     "FileRecord",
     "FolderInUseError",
+    "amount",
     "check_writable",
     "clear_partial",
     "finish_growing",

@@ -1,9 +1,8 @@
 """Writes files and folders that are on the disk whole or not at all, whenever the machine stops.
 
-Both are written under a hidden partial name beside their own and renamed once they are on the disk:
-:func:`replace_file` for a file, :func:`write_folder` for a folder. A file that grows over several
-runs has a partial name that the next run finds again: :func:`growing_path`. :func:`locked` keeps
-processes from changing a folder at the same time, where the system supports it.
+Both are written under a hidden partial name beside their own and renamed once they are on the disk. A
+file that grows over several runs has a partial name that the next run finds again. Locks on folders let
+one process at a time change one.
 """
 
 import errno
@@ -16,6 +15,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+# The name of the file written as a test; a kill may leave it, like any partial file.
+PROBE_NAME = "probe"
+
+
+class FolderInUseError(OSError):
+    """Another process holds the lock on a folder."""
+
 
 @dataclass(frozen=True)
 class FileRecord:
@@ -26,10 +32,7 @@ class FileRecord:
 
 
 def write_new_file(path: Path, pieces: Iterable[bytes | memoryview]) -> FileRecord:
-    """Write a file that must not exist yet and sync it.
-
-    Its name is durable only after :func:`sync_folder`.
-    """
+    """Write and sync a file that must not exist yet; :func:`sync_folder` makes its name durable."""
     digest, size = hashlib.sha256(), 0
     with path.open("xb") as file:
         for piece in pieces:
@@ -100,10 +103,9 @@ def partial_path(path: Path) -> Path:
 
 
 def clear_partial(folder: Path, name: str) -> None:
-    """Remove the partial files and folders that killed writers of `name` left.
+    """Remove the partial files and folders that killed writers of `name`, a glob pattern, left.
 
-    `name` may be a glob pattern. No file of that name may be in the middle of being written; a folder
-    may, and is left alone.
+    No file of that name may be in the middle of being written; a folder may, and is left alone.
     """
     for partial in list(folder.glob(f".{name}-{'[0-9a-f]' * 16}")):
         with suppress(OSError):
@@ -152,21 +154,13 @@ def _sync_tree(path: Path) -> None:
             os.fsync(file.fileno())
 
 
-class FolderInUseError(OSError):
-    """Another process holds the lock on a folder."""
-
-
 @contextmanager
 def locked(folder: Path, *, exclusive: bool = True, wait: bool = True) -> Iterator[None]:
     """Hold a lock on a folder: exclusive, or shared with other holders of a shared lock.
 
     A lock ends with its process, however that ends. File systems that refuse to lock are used without.
-    A process cannot take a lock twice: the second would wait for the first.
-
-    Args:
-        folder: an existing folder.
-        exclusive: True to change the folder, False to read it.
-        wait: until other processes release it; False raises :class:`FolderInUseError` at once.
+    A process cannot take a lock twice: the second would wait for the first. If another process holds
+    it, `wait` until that releases it, or raise :class:`FolderInUseError` at once.
     """
     try:
         import fcntl
@@ -181,12 +175,51 @@ def locked(folder: Path, *, exclusive: bool = True, wait: bool = True) -> Iterat
         except OSError as error:
             # Other errors come from network drives that cannot lock.
             if error.errno in (errno.EAGAIN, errno.EACCES) and not wait:
-                raise FolderInUseError(
-                    error.errno, f"{folder} is in use by another process; wait until it has ended"
-                ) from error
+                message = f"{folder} is in use by another process; wait until it has ended"
+                raise FolderInUseError(error.errno, message) from error
         yield
     finally:
         # Closing is not enough: a process forked in the meantime shares the descriptor.
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
+
+
+def check_writable(folder: str | os.PathLike[str], bytes_needed: int = 0) -> None:
+    """Create a folder if missing, test that it is writable and has room; raise OSError otherwise.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     check_writable(folder, 10**18)
+    Traceback (most recent call last):
+    OSError: [Errno 28] ... has ... free, but 1000000.0 TB are needed; free some space, ...
+    """
+    folder = Path(folder)
+    probe = partial_path(folder / PROBE_NAME)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            write_new_file(probe, [bytes(4096)])
+        finally:
+            with suppress(OSError):
+                probe.unlink(missing_ok=True)
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        problem = f"{folder} cannot be written to: {error.strerror or error}"
+        fix = "change its permissions or free some space, or give another folder"
+        raise OSError(error.errno, f"{problem}; {fix}") from error
+    if free < bytes_needed:
+        problem = f"{folder} has {amount(free)} free, but {amount(bytes_needed)} are needed"
+        raise OSError(errno.ENOSPC, f"{problem}; free some space, or give another folder")
+
+
+def amount(count: int) -> str:
+    """A number of bytes for people to read.
+
+    >>> amount(512), amount(1_500_000), amount(2 * 10**9)
+    ('512 bytes', '1.5 MB', '2.0 GB')
+    """
+    for power, unit in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
+        if count >= 10**power:
+            return f"{count / 10**power:.1f} {unit}"
+    return f"{count} bytes"

@@ -43,13 +43,9 @@ class ManifestFormat:
 
     def text(self, contents: Mapping[str, Any], files: Mapping[str, FileRecord]) -> bytes:
         """The bytes of a manifest."""
-        document = {
-            "model_type": self.model_type,
-            "format_version": FORMAT_VERSION,
-            **contents,
-            "files": {name: asdict(record) for name, record in files.items()},
-        }
-        return _signed(document)
+        kind = {"model_type": self.model_type, "format_version": FORMAT_VERSION}
+        records = {name: asdict(record) for name, record in files.items()}
+        return _signed({**kind, **contents, "files": records})
 
     def read(self, path: Path) -> Manifest:
         """A manifest, verified; its files are not looked at. FileNotFoundError if there is none."""
@@ -59,37 +55,31 @@ class ManifestFormat:
         try:
             document = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise self.error(
-                f"{path} is not JSON ({error}): damaged or foreign; restore it, or save again"
-            ) from error
+            raise self.error(f"{path} is not JSON ({error}); restore it, or save again") from error
         if not isinstance(document, dict):
             raise self.error(f"{path} must hold a JSON object, got {type(document).__name__}")
-        if document.get("model_type") != self.model_type:
+        kind, version = document.get("model_type"), document.get("format_version")
+        if kind != self.model_type:
             raise self.error(
-                f"{path} must have the model_type {self.model_type!r}, got "
-                f"{document.get('model_type')!r}; load such a model with the library it was made for"
+                f"{path} must have the model_type {self.model_type!r}, got {kind!r}; load such a "
+                f"model with the library it was made for"
             )
-        version = document.get("format_version")
         if type(version) is not int or version != FORMAT_VERSION:
             raise self.error(
                 f"{path} must have format_version {FORMAT_VERSION}, got {version!r}; if that is "
                 f"newer, update scale-invariant-attention"
             )
         if not _is_intact(text, document):
-            raise self.error(
-                f"{path} is corrupt: it does not have the SHA-256 it records; restore it, or save again"
-            )
+            raise self.error(f"{path} is corrupt: its SHA-256 differs; restore it, or save again")
         files = document["files"]
         if not isinstance(files, dict):
             raise self.error(f"{path} must have an object 'files', got {files!r}")
-        return Manifest(
-            document, {name: self._record(path, name, it) for name, it in files.items()}
-        )
+        return Manifest(document, {name: self._record(path, name, files[name]) for name in files})
 
     def check_files(
         self, folder: Path, manifest: Manifest, name: str, *, quick: bool = False
     ) -> None:
-        """Raise for the first file that is not as the manifest `name` records it; see `damage_of`."""
+        """Raise for the first file that is not as the manifest, a file `name`, records it."""
         for file, record in manifest.files.items():
             damage = damage_of(folder / file, record, name, quick=quick)
             if damage:
@@ -97,10 +87,8 @@ class ManifestFormat:
 
     def _record(self, path: Path, name: str, entry: object) -> FileRecord:
         if not self.file_name.fullmatch(name):
-            raise self.error(
-                f"{path} names the file {name!r}; only files {self.file_name.pattern} in the folder "
-                f"itself are read"
-            )
+            allowed = f"only files {self.file_name.pattern} in the folder itself are read"
+            raise self.error(f"{path} names the file {name!r}; {allowed}")
         match entry:
             case {"bytes": int(size), "sha256": str(sha256)}:
                 return FileRecord(size, sha256)
@@ -110,10 +98,9 @@ class ManifestFormat:
 def damage_of(
     path: Path, record: FileRecord, recorded_in: str, *, quick: bool = False
 ) -> str | None:
-    """Description of the damage to a file, naming it and its record; None if it is as recorded.
+    """Description of the damage to a file, or None; `quick` checks only that it exists and its size.
 
-    `quick` checks only that it is there and its size. A file that cannot be read now is an OSError:
-    nothing is known of it.
+    A file that cannot be read now is an OSError: nothing is known of it.
     """
     if not path.is_file():
         return f"{path} is missing, but {recorded_in} names it"
@@ -125,10 +112,8 @@ def damage_of(
         with path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         if sha256 != record.sha256:
-            return (
-                f"{path} is corrupt: its SHA-256 is {sha256}, but {recorded_in} records "
-                f"{record.sha256}"
-            )
+            recorded = f"{recorded_in} records {record.sha256}"
+            return f"{path} is corrupt: its SHA-256 is {sha256}, but {recorded}"
     return None
 
 

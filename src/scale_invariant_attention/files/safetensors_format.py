@@ -24,7 +24,6 @@ DTYPES = {
     torch.bool: "BOOL",
 }
 RESERVED_NAME = "__metadata__"
-ALIGNMENT = 8
 
 
 def check_storable(name: object, tensor: object) -> None:
@@ -40,10 +39,8 @@ def check_storable(name: object, tensor: object) -> None:
         names = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
         raise ValueError(f"{name!r} must have one of the dtypes {names}, got {tensor.dtype}")
     if tensor.is_meta or tensor.layout != torch.strided:
-        raise ValueError(
-            f"{name!r} must be a dense tensor with values, got layout {tensor.layout} "
-            f"on device {tensor.device}"
-        )
+        got = f"layout {tensor.layout} on device {tensor.device}"
+        raise ValueError(f"{name!r} must be a dense tensor with values, got {got}")
 
 
 def safetensors_bytes(tensors: dict[str, Tensor]) -> Iterator[bytes | memoryview]:
@@ -66,7 +63,7 @@ def safetensors_bytes(tensors: dict[str, Tensor]) -> Iterator[bytes | memoryview
             "data_offsets": [start, end],
         }
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % ALIGNMENT)
+    text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
     for _, tensor in ordered:
         # A contiguous copy on the CPU; a tensor of one element may have any stride.

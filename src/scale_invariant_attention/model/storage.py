@@ -7,7 +7,6 @@ new and the old weights files, so that the files to remove are known however the
 that ``config.json`` does not name.
 """
 
-import json
 import os
 import re
 from contextlib import suppress
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..arguments import integer
+from ..arguments import integer, json_value
 from ..files import FileRecord, locked, partial_path, sync_folder, write_new_file
 from ..files.manifest import Manifest, ManifestFormat
 from ..files.safetensors_format import check_storable, read_safetensors, safetensors_bytes
@@ -63,10 +62,7 @@ def save(
     shard_bytes = integer("shard_bytes", shard_bytes, at_least=1)
     if not isinstance(config, dict):
         raise TypeError(f"config must be a dict, got {type(config).__name__}")
-    try:
-        json.dumps(config, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"config must be JSON: {error}") from error
+    json_value("config", config)
     for name, tensor in tensors.items():
         check_storable(name, tensor)
 
@@ -79,7 +75,7 @@ def save(
         old = _files_to_replace(folder)
         _clear_leftovers(folder)
         try:
-            _write_and_commit(folder, old, config, tensors, shard_bytes)
+            _write_and_commit(folder, old, config, _shards(tensors, shard_bytes))
         finally:
             _clear_leftovers(folder)
 
@@ -115,15 +111,13 @@ def _write_and_commit(
     folder: Path,
     old: dict[str, FileRecord],
     config: dict[str, Any],
-    tensors: dict[str, Tensor],
-    shard_bytes: int,
+    shards: list[dict[str, Tensor]],
 ) -> None:
-    shards = _shards(tensors, shard_bytes)
     files: dict[str, FileRecord] = {}
     partials: dict[str, Path] = {}
-    for number, names in enumerate(shards, start=1):
+    for number, tensors in enumerate(shards, start=1):
         partial = partial_path(folder / WEIGHTS)
-        record = write_new_file(partial, safetensors_bytes({name: tensors[name] for name in names}))
+        record = write_new_file(partial, safetensors_bytes(tensors))
         part = f"-{number:05d}-of-{len(shards):05d}" if len(shards) > 1 else ""
         file = f"model-{record.sha256[:8]}{part}.safetensors"
         if old.get(file, record).sha256 != record.sha256:
@@ -131,7 +125,7 @@ def _write_and_commit(
         files[file], partials[file] = record, partial
 
     new_config = partial_path(folder / CONFIG)
-    contents = {"config": config, "tensors": list(tensors)}
+    contents = {"config": config, "tensors": [name for tensors in shards for name in tensors]}
     write_new_file(new_config, [FORMAT.text(contents, files)])
     if old:
         no_model: dict[str, Any] = {"config": {}, "tensors": []}
@@ -144,17 +138,16 @@ def _write_and_commit(
     sync_folder(folder)
 
 
-def _shards(tensors: dict[str, Tensor], shard_bytes: int) -> list[list[str]]:
-    """Tensor names per file, in the order of ``tensors``."""
-    shards: list[list[str]] = []
+def _shards(tensors: dict[str, Tensor], shard_bytes: int) -> list[dict[str, Tensor]]:
+    """The tensors of each file, in their order."""
+    shards: list[dict[str, Tensor]] = []
     room = 0
     for name, tensor in tensors.items():
-        size = tensor.numel() * tensor.element_size()
-        if not shards or size > room:
-            shards.append([])
+        if not shards or tensor.nbytes > room:
+            shards.append({})
             room = shard_bytes
-        shards[-1].append(name)
-        room -= size
+        shards[-1][name] = tensor
+        room -= tensor.nbytes
     return shards
 
 
@@ -172,17 +165,12 @@ def _clear_leftovers(folder: Path) -> None:
             if not PARTIAL_NAME.fullmatch(partial.name):
                 continue
             with suppress(OSError):
-                for file in _listed_weights(partial) - kept:
-                    (folder / file).unlink(missing_ok=True)
+                # A partial configuration may be incomplete, and then lists no files.
+                with suppress(SavedModelError):
+                    if partial.name.startswith(f".{CONFIG}"):
+                        for file in _read_config_file(partial).files.keys() - kept:
+                            (folder / file).unlink(missing_ok=True)
                 partial.unlink()
-
-
-def _listed_weights(partial: Path) -> set[str]:
-    """Weights files listed by a partial configuration; none if it is incomplete, or a weights file."""
-    if partial.name.startswith(f".{CONFIG}"):
-        with suppress(SavedModelError):
-            return set(_read_config_file(partial).files)
-    return set()
 
 
 def _files_to_replace(folder: Path) -> dict[str, FileRecord]:
@@ -199,19 +187,14 @@ def _files_to_replace(folder: Path) -> dict[str, FileRecord]:
 
 
 def _existing_folder(folder: str | os.PathLike[str]) -> Path:
-    folder = Path(folder)
+    folder, fix = Path(folder), "give the folder a model was saved to"
     if not folder.exists():
-        raise FileNotFoundError(
-            f"there is no folder {folder}; give the folder a model was saved to"
-        )
+        raise FileNotFoundError(f"there is no folder {folder}; {fix}")
     if not folder.is_dir():
-        raise NotADirectoryError(
-            f"{folder} is a file; give the folder a model was saved to, which holds {CONFIG}"
-        )
+        raise NotADirectoryError(f"{folder} is a file; {fix}, which holds {CONFIG}")
     if not (folder / CONFIG).exists():
-        message = f"{folder} has no {CONFIG}; give the folder a model was saved to"
-        pickled = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLED)
-        if pickled:
+        message = f"{folder} has no {CONFIG}; {fix}"
+        if pickled := sorted(path.name for path in folder.iterdir() if path.suffix in PICKLED):
             message += (
                 f". It holds {_some(pickled)}, which may be pickled and is never read: pickled files "
                 f"can run any code. Load it with the program that wrote it, and save its tensors again"
@@ -221,7 +204,6 @@ def _existing_folder(folder: str | os.PathLike[str]) -> Path:
 
 
 def _read_config_file(path: Path) -> Manifest:
-    """The checked content of ``config.json``."""
     manifest = FORMAT.read(path)
     match manifest.contents:
         case {"config": dict(), "tensors": list(names)} if all(type(it) is str for it in names):

@@ -6,9 +6,9 @@ step that is saved again, after resuming from an earlier one, becomes ``step-000
 checkpoint has to be removed before the new one is complete.
 """
 
-import json
 import math
 import os
+import random
 import re
 import shutil
 import warnings
@@ -18,11 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ..arguments import integer
+from ..arguments import integer, json_value
 from ..files import (
+    amount,
     clear_partial,
     locked,
     remove_folder,
@@ -32,7 +34,6 @@ from ..files import (
 )
 from ..files.manifest import Manifest, ManifestFormat
 from ..files.safetensors_format import check_storable, read_safetensors, safetensors_bytes
-from ..files.space import amount
 
 MANIFEST = "manifest.json"
 NAME = re.compile(r"step-(\d{8,})(?:-(\d+))?")
@@ -97,8 +98,7 @@ def save_checkpoint(
         step: number of updates made.
         tensors: by group and name, as ``{"model": ..., "optimisers": ...}``, on any device.
         values: JSON that comes back unchanged.
-        metric: decides which checkpoint is the best; lower is better, and one that is not finite is
-            never the best.
+        metric: lower is better; one that is not finite is never the best.
         keep_last: how many of the newest to keep, this one included.
         keep_best: also keep the one with the lowest metric.
 
@@ -125,13 +125,12 @@ def save_checkpoint(
             _write(path, {"step": step, "metric": known, "values": dict(values)}, tensors)
             # Checkpoints that cannot be read or removed now are left to the next save.
             with suppress(OSError):
-                for old in _superseded(folder, path, step, known, keep_last, keep_best):
+                for old in _superseded(folder, path, step, keep_last, keep_best):
                     with suppress(OSError):
                         remove_folder(old)
     except OSError as error:
-        raise CheckpointNotSavedError(
-            error.errno, _why_not_saved(folder, step, _size_of(tensors), error)
-        ) from error
+        message = _why_not_saved(folder, step, tensors, error)
+        raise CheckpointNotSavedError(error.errno, message) from error
     return path
 
 
@@ -155,19 +154,15 @@ def load_checkpoint(
 def latest_checkpoint(
     folder: str | os.PathLike[str], *, device: str | torch.device = "cpu"
 ) -> Checkpoint | None:
-    """Load the newest good checkpoint; None if none has been saved.
-
-    Newer ones that are damaged are skipped with a warning. If all are damaged, that is an error.
-    """
+    """Load the newest good checkpoint, warning of damaged newer ones; None if none has been saved."""
     folder = Path(folder)
     if not folder.exists():
         return None
     damages: list[str] = []
     with locked(folder, exclusive=False):
-        for step, path in _numbered(folder):
+        for _, path in _numbered(folder):
             try:
                 checkpoint = _read(path, device)
-                _check_step(path, step, checkpoint.step)
             except (DamagedCheckpointError, OSError) as error:
                 damages.append(str(error))
             else:
@@ -175,10 +170,8 @@ def latest_checkpoint(
                     warnings.warn(f"{damage}; resuming from {path}", stacklevel=2)
                 return checkpoint
     if damages:
-        raise DamagedCheckpointError(
-            f"every checkpoint in {folder} is damaged: {'; '.join(damages)}. Restore one of them, or "
-            f"start again in another folder"
-        )
+        problem = f"every checkpoint in {folder} is damaged: {'; '.join(damages)}"
+        raise DamagedCheckpointError(f"{problem}. Restore one, or start again in another folder")
     return None
 
 
@@ -201,10 +194,7 @@ def _check_contents(step: int, tensors: Tensors, values: Mapping[str, Any]) -> N
             )
         for name, tensor in members.items():
             check_storable(name, tensor)
-    try:
-        returned = json.loads(json.dumps(values, allow_nan=False))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"values must be JSON: {error}") from error
+    returned = json_value("values", values)
     changed = [name for name in values if name not in returned or returned[name] != values[name]]
     if changed:
         raise ValueError(
@@ -225,8 +215,7 @@ def _write(path: Path, contents: Mapping[str, Any], tensors: Tensors) -> None:
 
 
 def _read(path: Path, device: str | torch.device) -> Checkpoint:
-    manifest = _read_manifest(path)
-    FORMAT.check_files(path, manifest, MANIFEST)
+    manifest = _verified(path)
     try:
         groups = {
             name.removesuffix(".safetensors"): read_safetensors(path / name, device)
@@ -238,39 +227,27 @@ def _read(path: Path, device: str | torch.device) -> Checkpoint:
     return Checkpoint(path, contents["step"], contents["metric"], groups, contents["values"])
 
 
-def _read_manifest(path: Path) -> Manifest:
-    """The manifest of a checkpoint, verified; its files are not looked at."""
+def _verified(path: Path, *, quick: bool = False) -> Manifest:
+    """The manifest of a checkpoint whose files are as recorded, by size alone if `quick`."""
     try:
         manifest = FORMAT.read(path / MANIFEST)
     except FileNotFoundError as error:
         raise DamagedCheckpointError(f"{path / MANIFEST} is missing") from error
     match manifest.contents:
-        case {"step": int(), "metric": float() | None, "values": dict()}:
-            return manifest
-    raise DamagedCheckpointError(
-        f"{path / MANIFEST} must have an integer 'step', a number or null 'metric', and an object "
-        f"'values'"
-    )
-
-
-def _check_step(path: Path, named: int, recorded: int) -> None:
-    if named != recorded:
-        raise DamagedCheckpointError(f"{path} has been renamed: it was saved at step {recorded}")
-
-
-def _check_files(path: Path, *, quick: bool = False) -> Manifest:
-    """The manifest of a checkpoint whose files are as recorded, by size alone if `quick`."""
-    manifest = _read_manifest(path)
-    name = NAME.fullmatch(path.name)
-    if name:
-        _check_step(path, int(name[1]), manifest.contents["step"])
+        case {"step": int(step), "metric": float() | None, "values": dict()}:
+            name = NAME.fullmatch(path.name)
+        case _:
+            expected = "an integer 'step', a number or null 'metric', and an object 'values'"
+            raise DamagedCheckpointError(f"{path / MANIFEST} must have {expected}")
+    if name and int(name[1]) != step:
+        raise DamagedCheckpointError(f"{path} has been renamed: it was saved at step {step}")
     FORMAT.check_files(path, manifest, MANIFEST, quick=quick)
     return manifest
 
 
 def _damage(path: Path) -> str | None:
     try:
-        _check_files(path)
+        _verified(path)
     except (DamagedCheckpointError, OSError) as error:
         return str(error)
     return None
@@ -279,7 +256,7 @@ def _damage(path: Path) -> str | None:
 def _sound_manifest(path: Path) -> Manifest | None:
     """The manifest of a checkpoint in which a quick check finds no damage."""
     try:
-        return _check_files(path, quick=True)
+        return _verified(path, quick=True)
     except DamagedCheckpointError:
         return None
 
@@ -302,42 +279,75 @@ def _free_name(folder: Path, step: int) -> Path:
     return path
 
 
-def _superseded(
-    folder: Path,
-    new: Path,
-    step: int,
-    metric: float | None,
-    keep_last: int,
-    keep_best: bool,
-) -> list[Path]:
+def _superseded(folder: Path, new: Path, step: int, keep_last: int, keep_best: bool) -> list[Path]:
     """Checkpoints that the new one makes unnecessary, oldest first."""
-    old = [(other, path) for other, path in _numbered(folder) if path != new]
+    numbered = _numbered(folder)
     good = {
         path: manifest.contents["metric"]
-        for other, path in old
-        if other < step and (manifest := _sound_manifest(path))
+        for other, path in numbered
+        if (path == new or other < step) and (manifest := _sound_manifest(path))
     }
-    kept = {new, *list(good)[: keep_last - 1]}
-    metrics = {path: known for path, known in {new: metric, **good}.items() if known is not None}
+    kept = {new, *list(good)[:keep_last]}
+    metrics = {path: metric for path, metric in good.items() if metric is not None}
     if keep_best and metrics:
         # Of two that are equally good, the newer, which comes first.
         kept.add(min(metrics, key=metrics.__getitem__))
-    return [path for _, path in reversed(old) if path not in kept]
+    return [path for _, path in reversed(numbered) if path not in kept]
 
 
-def _size_of(tensors: Tensors) -> int:
-    every = (tensor for members in tensors.values() for tensor in members.values())
-    return sum(tensor.numel() * tensor.element_size() for tensor in every)
-
-
-def _why_not_saved(folder: Path, step: int, size: int, error: OSError) -> str:
+def _why_not_saved(folder: Path, step: int, tensors: Tensors, error: OSError) -> str:
     message = f"the checkpoint of step {step} was not saved to {folder}: {error.strerror or error}"
+    size = sum(tensor.nbytes for members in tensors.values() for tensor in members.values())
     with suppress(OSError):
         message += f" ({amount(size)} to write, {amount(shutil.disk_usage(folder).free)} free)"
     last = None
     with suppress(OSError):
         last = next((path for _, path in _numbered(folder) if _sound_manifest(path)), None)
-    message += (
-        f"; the last saved checkpoint is {last}" if last else "; there is no earlier checkpoint"
-    )
-    return f"{message}. Free some space or make the folder writable, and resume from there"
+    rest = f"the last saved checkpoint is {last}" if last else "there is no earlier checkpoint"
+    return f"{message}; {rest}. Free some space or make the folder writable, and resume from there"
+
+
+@dataclass(frozen=True)
+class RandomState:
+    """Torch's generators on the CPU and each GPU as uint8 tensors, NumPy's and Python's as JSON."""
+
+    tensors: dict[str, Tensor]
+    values: dict[str, Any]
+
+
+def capture_random_state() -> RandomState:
+    """The current state of the global generators.
+
+    >>> state = capture_random_state()
+    >>> first = torch.rand(3)
+    >>> restore_random_state(state.tensors, state.values)
+    >>> torch.equal(first, torch.rand(3))
+    True
+    """
+    tensors = {"torch": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states = torch.cuda.get_rng_state_all()
+        tensors |= {f"cuda.{device}": state for device, state in enumerate(states)}
+    legacy: Any = np.random.get_state(legacy=True)
+    name, key, position, has_gauss, gauss = legacy
+    numpy = {"bit_generator": name, "key": key.tolist(), "position": position}
+    version, words, python_gauss = random.getstate()
+    values = {
+        "numpy": numpy | {"has_gauss": has_gauss, "gauss": gauss},
+        "python": {"version": version, "words": list(words), "gauss": python_gauss},
+    }
+    return RandomState(tensors, values)
+
+
+def restore_random_state(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+    """Restore a captured state; those of GPUs that this machine does not have are ignored."""
+    if "torch" not in tensors:
+        raise ValueError(f"tensors must have the state 'torch', got {sorted(tensors)}")
+    numpy, python = values["numpy"], values["python"]
+    torch.set_rng_state(tensors["torch"].cpu())
+    for device in range(torch.cuda.device_count()):
+        if f"cuda.{device}" in tensors:
+            torch.cuda.set_rng_state(tensors[f"cuda.{device}"].cpu(), device)
+    names = ("bit_generator", "key", "position", "has_gauss", "gauss")
+    np.random.set_state(tuple(numpy[name] for name in names))
+    random.setstate((python["version"], tuple(python["words"]), python["gauss"]))

@@ -23,8 +23,13 @@ from ..files import check_writable
 from ..model import GPT
 from ._optimisers import build_optimisers, fast_in_bfloat16
 from ._parallel import hold_model, load_whole, whole, whole_on_first
-from ._random_state import capture_random_state, restore_random_state
-from .checkpoints import Tensors, find_checkpoints, latest_checkpoint, save_checkpoint
+from .checkpoints import (
+    capture_random_state,
+    find_checkpoints,
+    latest_checkpoint,
+    restore_random_state,
+    save_checkpoint,
+)
 from .config import TrainingConfig
 from .ranks import Ranks, open_ranks
 from .runs import CHECKPOINTS, MODEL, Run, open_run
@@ -75,16 +80,12 @@ def train(
     must use the same folder. Each returns the whole model; with ``parallel="shard"`` it is read from
     ``model/``, to the CPU.
 
-    Args:
-        config: what to train.
-        folder: of the run; created if missing.
-        device: None takes a GPU if there is one, a different one per process.
-        watch: called after every step, on rank 0.
-        notice: called with a sentence for the user, on rank 0.
+    `device` None takes a GPU if there is one, a different one per process. Rank 0 calls `watch` after
+    every step, and `notice` with sentences for the user.
     """
     folder = Path(folder)
     with open_ranks(device) as ranks, ExitStack() as opened:
-        notify = notice if ranks.rank == 0 else _silence
+        notify = notice if ranks.rank == 0 else lambda text: None
         training = _Training(config, folder, ranks)
         opened.callback(training.held.leave)
         training.run = ranks.on_first(lambda: opened.enter_context(training.open_run()))
@@ -101,15 +102,9 @@ def train(
             if ranks.rank == 0:
                 watch(progress)
             if stopping:
-                raise StoppedError(
-                    f"Stopped and saved at step {progress.step:,} of {config.steps:,}, in {folder}. "
-                    f"Rerun the same command to resume."
-                )
+                saved = f"saved at step {progress.step:,} of {config.steps:,}, in {folder}"
+                raise StoppedError(f"Stopped and {saved}. Rerun the same command to resume.")
         return training.finish()
-
-
-def _silence(text: str) -> None:
-    pass
 
 
 def _scored(targets: Tensor) -> int:
@@ -120,20 +115,16 @@ class _Training:
     """The state of a training between two steps."""
 
     def __init__(self, config: TrainingConfig, folder: Path, ranks: Ranks) -> None:
-        self.config = config
-        self.folder = folder
-        self.ranks = ranks
+        self.config, self.folder, self.ranks, self.device = config, folder, ranks, ranks.device
         # Only rank 0 writes, and has a run.
         self.run: Run | None = None
-        self.device = ranks.device
         self.step = 0
         if config.precision == "bfloat16" and not fast_in_bfloat16(self.device):
             raise ValueError(
                 f"precision must be float32 on {self.device}, which has no units for bfloat16 and would "
                 f"take many times longer, got 'bfloat16'"
             )
-        data = open_training_data(config, ranks.rank, ranks.size)
-        self.batches, self.validation, self.tokens = data.batches, data.validation, data.tokens
+        self.data = open_training_data(config, ranks.rank, ranks.size)
         torch.manual_seed(config.seed)
         model = GPT(
             config.model_config(),
@@ -155,8 +146,7 @@ class _Training:
         needed = at_once * (weights + self.optimisers.state_bytes)
         existing = sum(file.stat().st_size for file in self.folder.rglob("*.safetensors"))
         check_writable(self.folder, max(0, needed - existing))
-        defaults = TrainingConfig().to_dict()
-        return open_run(self.folder, self.config.to_dict(), defaults=defaults)
+        return open_run(self.folder, self.config.to_dict(), defaults=TrainingConfig().to_dict())
 
     def resume(self) -> None:
         """Resume from the last good checkpoint, if any, or start from the configured weights."""
@@ -164,13 +154,13 @@ class _Training:
         if checkpoint is None and self.config.start is not None:
             load_whole(self.model, starting_weights(self.config))
         if checkpoint is not None:
-            if checkpoint.values["tokens"] != self.tokens:
-                raise ValueError(
-                    f"data {self.config.data!r} has changed since {checkpoint.path} was saved: it had "
-                    f"{checkpoint.values['tokens']} tokens and has {self.tokens}. Restore it, or start "
-                    f"again in another folder"
-                )
             tensors, values = checkpoint.tensors, checkpoint.values
+            if values["tokens"] != self.data.tokens:
+                raise ValueError(
+                    f"data {self.config.data!r} has changed since {checkpoint.path} was saved, from "
+                    f"{values['tokens']} tokens to {self.data.tokens}. Restore it, or start again in "
+                    f"another folder"
+                )
             load_whole(self.model, tensors["model"])
             self.optimisers.load_state(tensors["optimisers"], values["optimisers"])
             restore_random_state(tensors["random"], values["random"])
@@ -183,16 +173,12 @@ class _Training:
             )
         if self.run is not None:
             on_gpu = self.device.type == "cuda"
-            self.run.start(
-                self.step,
-                seed=self.config.seed,
-                device=torch.cuda.get_device_name(self.device) if on_gpu else "cpu",
-                ranks=self.ranks.size,
-                tokens=self.tokens,
-            )
+            device = torch.cuda.get_device_name(self.device) if on_gpu else "cpu"
+            facts = {"seed": self.config.seed, "device": device, "ranks": self.ranks.size}
+            self.run.start(self.step, **facts, tokens=self.data.tokens)
 
     def is_due(self, every: int) -> bool:
-        """Whether this step is a multiple of `every`, or the last."""
+        """Whether this step is the last, or a multiple of `every`."""
         return self.step == self.config.steps or (every > 0 and self.step % every == 0)
 
     def advance(self) -> Progress:
@@ -200,16 +186,19 @@ class _Training:
         start = perf_counter()
         factor = self.schedule.factor(self.step, self.config.steps)
         self.optimisers.set_schedule_factor(factor)
-        tokens, targets = self.batches[self.step]
+        tokens, targets = self.data.batches[self.step]
         loss, norm = self._gradients(tokens, targets)
         self._check_sound(loss, norm)
         self.optimisers.step()
         self.optimisers.zero_grad()
         self.step += 1
         seconds = perf_counter() - start
-        record = {"loss": loss, "gradient_norm": norm, "factor": factor, "seconds": seconds}
-        validation = self._validation_losses() if self.is_due(self.config.validate_every) else None
+        validation = None
+        if self.is_due(self.config.validate_every):
+            with self.config.autocast(self.device):
+                validation = validation_losses(self.model, self.data.validation, self.ranks)
         if self.run is not None:
+            record = {"loss": loss, "gradient_norm": norm, "factor": factor, "seconds": seconds}
             self.run.record(self.step, record)
             if validation is not None:
                 by_length = {str(length): loss for length, loss in validation.items()}
@@ -219,34 +208,32 @@ class _Training:
 
     def save(self, validation: Mapping[int, float] | None) -> None:
         """Save a checkpoint of this step, ranked by its validation loss, if there is one."""
-        first = self.config.validation_lengths[0]
-        metric = None if validation is None else validation[first]
+        metric = None if validation is None else validation[self.config.validation_lengths[0]]
         # All ranks must gather together before rank 0 writes alone.
         norm = self._weight_norm()
         tensors = {
             "model": whole_on_first(self.model.state_dict(), self.ranks),
             "optimisers": whole_on_first(self.optimisers.state_tensors(), self.ranks),
         }
-        self.ranks.on_first(lambda: self._save(tensors, norm, metric))
 
-    def _save(self, tensors: Tensors, norm: float, metric: float | None) -> None:
-        if not math.isfinite(norm):
-            raise DivergedError(f"step {self.step}: the weights are not finite. {self._remedy()}")
-        if self.run is not None:
-            self.run.sync()
-        random = capture_random_state()
-        save_checkpoint(
-            self.folder / CHECKPOINTS,
-            self.step,
-            {**tensors, "random": random.tensors},
-            {
-                "optimisers": self.optimisers.state_values(),
-                "random": random.values,
-                "tokens": self.tokens,
-            },
-            metric=metric,
-            keep_last=self.config.keep_checkpoints,
-        )
+        def write() -> None:
+            if not math.isfinite(norm):
+                raise DivergedError(
+                    f"step {self.step}: the weights are not finite. {self._remedy()}"
+                )
+            if self.run is not None:
+                self.run.sync()
+            random, optimisers = capture_random_state(), self.optimisers.state_values()
+            save_checkpoint(
+                self.folder / CHECKPOINTS,
+                self.step,
+                tensors | {"random": random.tensors},
+                {"optimisers": optimisers, "random": random.values, "tokens": self.data.tokens},
+                metric=metric,
+                keep_last=self.config.keep_checkpoints,
+            )
+
+        self.ranks.on_first(write)
 
     def finish(self) -> GPT:
         """Save the model and return it whole."""
@@ -278,18 +265,13 @@ class _Training:
             clip_grads_with_norm_(parameters, self.config.clip_norm, norm)
         return total / self.ranks.size, float(norm)
 
-    def _validation_losses(self) -> dict[int, float]:
-        with self.config.autocast(self.device):
-            return validation_losses(self.model, self.validation, self.ranks)
-
     def _check_sound(self, loss: float, norm: float) -> None:
         guessing = math.log(self.config.vocab_size)
         if math.isfinite(loss) and math.isfinite(norm) and loss <= EXPLODED * guessing:
             return
         raise DivergedError(
-            f"step {self.step + 1}: the loss is {loss:.4g} (guessing: {guessing:.4g}), the norm of "
-            f"its gradient {norm:.4g}, the norm of the weights {self._weight_norm():.4g}. "
-            f"{self._remedy()}"
+            f"step {self.step + 1}: the loss is {loss:.4g} (guessing: {guessing:.4g}), the norm of its "
+            f"gradient {norm:.4g}, of the weights {self._weight_norm():.4g}. {self._remedy()}"
         )
 
     def _weight_norm(self) -> float:
@@ -308,9 +290,8 @@ def validation_losses(model: Scored, tokens: ValidationSet, ranks: Ranks) -> dic
     All call the model equally often, because ranks that hold a part of the weights need the others in
     each call. A rank that has no batch left repeats another's, and does not count it.
 
-    >>> import torch
     >>> from scale_invariant_attention.data import SameTokens, standard_library
-    >>> from scale_invariant_attention.model import GPT, GPTConfig
+    >>> from scale_invariant_attention.model import GPTConfig
     >>> tokens = SameTokens(standard_library("validation"), (32, 64), at_most=128)
     >>> model, alone = GPT(GPTConfig.preset("mini")), Ranks(0, 1, torch.device("cpu"))
     >>> {length: round(loss, 3) for length, loss in validation_losses(model, tokens, alone).items()}
@@ -325,7 +306,7 @@ def validation_losses(model: Scored, tokens: ValidationSet, ranks: Ranks) -> dic
             loss = float(token_losses(model, inputs, targets, ranks.device).sum())
             if ranks.rank < len(turn):
                 own += loss
-                scored += int((targets != NOT_SCORED).sum())
+                scored += _scored(targets)
         total, count = ranks.sum(own, scored)
         losses[length] = total / count
     return losses
@@ -333,8 +314,6 @@ def validation_losses(model: Scored, tokens: ValidationSet, ranks: Ranks) -> dic
 
 class StopRequest:
     """Context in which SIGTERM and SIGINT request a stop; a second SIGINT interrupts as usual.
-
-    `notice` is called with a sentence at the first signal.
 
     >>> with StopRequest(notice=print) as stop:
     ...     signal.raise_signal(signal.SIGTERM)

@@ -2,24 +2,23 @@
 
 config.json        the configuration; written once
 provenance.jsonl   commit, versions and machine, one line per start or resumption of the run
-metrics.jsonl      one line per measurement
+metrics.jsonl      one line per measurement; a line torn by a kill is repaired when the run resumes
 checkpoints/       see `checkpoints`
 model/             the trained model
 tensorboard/       the metrics as TensorBoard reads them, if requested
 """
 
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from ..arguments import integer
-from ..files import clear_partial, locked, replace_file, sync_folder
-from ..files.space import PROBE_NAME
+from ..arguments import integer, json_value
+from ..files import PROBE_NAME, clear_partial, locked, replace_file, sync_folder
 from ..provenance import provenance
-from ._json_lines import JsonLines, read_json_lines, repair_json_lines
 
 CONFIG = "config.json"
 PROVENANCE = "provenance.jsonl"
@@ -27,10 +26,60 @@ METRICS = "metrics.jsonl"
 CHECKPOINTS = "checkpoints"
 MODEL = "model"
 TENSORBOARD = "tensorboard"
+NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class DifferentConfigError(ValueError):
     """A folder holds a run with another configuration."""
+
+
+class DamagedLogError(ValueError):
+    """A log has a line that is not a JSON object."""
+
+
+class JsonLines:
+    """A log open for appending; each line is handed to the operating system at once.
+
+    JSON has no NaN and no infinity, and losses may be both: they are stored as "NaN", "Infinity" and
+    "-Infinity", and read back as numbers.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder, JsonLines(Path(folder, "metrics.jsonl")) as log:
+    ...     log.append({"step": 1, "loss": 5.5})
+    ...     log.append({"step": 2, "loss": float("nan")})
+    ...     read_json_lines(log.path)
+    [{'step': 1, 'loss': 5.5}, {'step': 2, 'loss': nan}]
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = path.open("ab", buffering=0)
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Add a line; a line that cannot be written whole is removed again."""
+        text = memoryview(_text(line))
+        size = self._file.seek(0, os.SEEK_END)
+        try:
+            while text:
+                text = text[self._file.write(text) :]
+        except OSError as error:
+            self._file.truncate(size)
+            message = f"{self.path} could not be extended: {error.strerror or error}"
+            raise OSError(error.errno, message) from error
+
+    def sync(self) -> None:
+        """Sync all lines to the disk, before a checkpoint that relies on them."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 class Run:
@@ -39,16 +88,6 @@ class Run:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._metrics: JsonLines | None = None
-
-    @property
-    def checkpoints(self) -> Path:
-        """The folder of the checkpoints."""
-        return self.folder / CHECKPOINTS
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The configuration."""
-        return read_config(self.folder)
 
     def start(self, step: int = 0, **facts: Any) -> None:
         """Begin at a step: 0, or that of the checkpoint to resume from; `facts` join the provenance.
@@ -69,9 +108,7 @@ class Run:
     def record(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Add a line to the metrics. Record a step before saving its checkpoint."""
         if self._metrics is None:
-            raise RuntimeError(
-                "the run has not been started; call start() with the step it begins at"
-            )
+            raise RuntimeError("the run has not been started; call start() with its first step")
         self._metrics.append({"step": integer("step", step, at_least=0), **metrics})
 
     def sync(self) -> None:
@@ -111,13 +148,13 @@ def open_run(
     scale_invariant_attention.training.runs.DifferentConfigError: ... holds a run with another
     configuration: steps is 300 there, 400 here. Give another folder, or ...
     """
-    expected = _as_json(config)
+    expected = json_value("config", dict(config))
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, wait=False):
         for name in (CONFIG, PROVENANCE, METRICS, PROBE_NAME):
             clear_partial(folder, name)
-        _settle_config(folder, expected, _as_json(defaults or {}))
+        _settle_config(folder, expected, json_value("defaults", dict(defaults or {})))
         run = Run(folder)
         try:
             yield run
@@ -174,22 +211,68 @@ def differences(there: Any, here: Any, name: str = "") -> Iterator[str]:
     if isinstance(there, dict) and isinstance(here, dict):
         for key in [*there, *(key for key in here if key not in there)]:
             inner = f"{name}.{key}" if name else key
-            if key not in there or key not in here:
-                yield f"{inner} is {_shown(there, key)} there, {_shown(here, key)} here"
-            else:
+            if key in there and key in here:
                 yield from differences(there[key], here[key], inner)
+            else:
+                shown = [repr(it[key]) if key in it else "missing" for it in (there, here)]
+                yield f"{inner} is {shown[0]} there, {shown[1]} here"
     # In Python 1 == True == 1.0, but in a configuration these differ.
     elif json.dumps(there) != json.dumps(here):
         yield f"{name} is {there!r} there, {here!r} here"
 
 
-def _shown(config: dict[str, Any], key: str) -> str:
-    return repr(config[key]) if key in config else "missing"
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a log, without a line at its end that was torn by a kill."""
+    if not path.exists():
+        return []
+    *lines, torn = path.read_bytes().split(b"\n")
+    values = []
+    for number, line in enumerate(lines, start=1):
+        value = _object(line)
+        if value is None:
+            problem = f"line {number} is {line[:50]!r}, which is not a JSON object"
+            raise DamagedLogError(f"{path} is damaged: {problem}; restore it, or remove the line")
+        values.append(value)
+    # A line that lacks only its line end is whole.
+    last = _object(torn)
+    return values if last is None else [*values, last]
 
 
-def _as_json(config: Mapping[str, Any]) -> dict[str, Any]:
+def repair_json_lines(path: Path, *, last_step: int | None = None) -> None:
+    """Remove a torn line, and lines of steps after `last_step`, which a resumed run writes again."""
+    lines = read_json_lines(path)
+    if last_step is not None:
+        lines = [line for line in lines if line["step"] <= last_step]
+    text = b"".join(_text(line) for line in lines)
+    if path.exists() and text != path.read_bytes():
+        replace_file(path, text)
+
+
+def _text(line: Mapping[str, Any]) -> bytes:
+    return (json.dumps(_with_names(dict(line)), allow_nan=False) + "\n").encode()
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
     try:
-        returned: dict[str, Any] = json.loads(json.dumps(dict(config), allow_nan=False))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"config must be JSON: {error}") from error
-    return returned
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return _with_numbers(value) if isinstance(value, dict) else None
+
+
+def _with_names(value: Any) -> Any:
+    """Replace numbers that are not finite by their names."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: _with_names(item) for key, item in value.items()}
+    return [_with_names(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _with_numbers(value: Any) -> Any:
+    """The inverse of :func:`_with_names`."""
+    if isinstance(value, str):
+        return NOT_FINITE.get(value, value)
+    if isinstance(value, dict):
+        return {key: _with_numbers(item) for key, item in value.items()}
+    return [_with_numbers(item) for item in value] if isinstance(value, list) else value
