@@ -61,7 +61,7 @@ def test_every_group_has_its_rate():
         ({"validate_every": -1}, ValueError, "validate_every"),
         ({"clip_norm": 0}, ValueError, "clip_norm > 0, got 0"),
         ({"clip_norm": float("nan")}, ValueError, "clip_norm must be finite"),
-        ({"matrix_rate": -0.1}, ValueError, "matrix_rate must be at least 0, got -0.1"),
+        ({"matrix_rate": -0.1}, ValueError, "matrix_rate >= 0, got -0.1"),
         ({"head_rate": "fast"}, TypeError, "head_rate must be a real number, got 'fast'"),
         ({"validation_lengths": ()}, ValueError, "validation_lengths must be one or more"),
         ({"validation_lengths": (256, 0)}, ValueError, r"got \[256, 0\]"),

@@ -25,19 +25,14 @@ from ._parallel import part_like, whole
 # 0.7 ... 1.2, faster than one that would converge to 1.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 STEPS = 5
-SMALLEST_NORM = 1e-7
 
 
 class Muon(torch.optim.Optimizer):
     """Muon with Nesterov momentum, for matrices that may be sharded.
 
-    Its state has the names and meaning of ``torch.optim.Muon``'s.
-
-    Args:
-        params: matrices, or groups of them as for any torch optimiser.
-        lr: the rate, before the factor for matrices with more rows than columns.
-        momentum: fraction of the buffer that is kept at each step.
-        dtype: in which to orthogonalise; None means the weights' dtype, at least float32.
+    Its state has the names and meaning of ``torch.optim.Muon``'s. `lr` is the rate before the factor for
+    matrices with more rows than columns, `momentum` the fraction of the buffer that is kept at each
+    step, and `dtype` the one to orthogonalise in; None means the weights' dtype, at least float32.
     """
 
     def __init__(
@@ -48,22 +43,21 @@ class Muon(torch.optim.Optimizer):
         momentum: float = 0.95,
         dtype: torch.dtype | None = None,
     ) -> None:
-        if real_number("lr", lr) < 0:
-            raise ValueError(f"lr must satisfy lr >= 0, got {lr}; pass zero or a positive number")
+        real_number("lr", lr, at_least=0)
         if not 0 <= real_number("momentum", momentum) < 1:
             raise ValueError(f"momentum must satisfy 0 <= momentum < 1, got {momentum}")
         self.dtype = dtype
         super().__init__(params, {"lr": lr, "momentum": momentum})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of matrices; other tensors are refused."""
+        """Add a group, of matrices only."""
         super().add_param_group(param_group)
         for weight in self.param_groups[-1]["params"]:
             if weight.ndim != 2:
                 self.param_groups.pop()
+                got = f"one of shape {tuple(weight.shape)}"
                 raise ValueError(
-                    f"params must be matrices, got one of shape {tuple(weight.shape)}; "
-                    f"use another optimiser for it"
+                    f"params must be matrices, got {got}; use another optimiser for it"
                 )
 
     @overload
@@ -113,7 +107,7 @@ def orthogonalised(matrix: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     x = matrix.T if rows > columns else matrix
     x = x.to(compute_dtype(x.dtype) if dtype is None else dtype)
     with without_autocast(x.device):
-        x = x / x.norm().clamp(min=SMALLEST_NORM)
+        x = x / x.norm().clamp(min=1e-7)
         for _ in range(STEPS):
             gram = x @ x.T
             x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)

@@ -32,10 +32,7 @@ class LearningRates:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if real_number(field.name, getattr(self, field.name)) < 0:
-                raise ValueError(
-                    f"{field.name} must be a rate of at least 0, got {getattr(self, field.name)!r}"
-                )
+            real_number(field.name, getattr(self, field.name), at_least=0)
 
 
 class Optimisers:
@@ -47,29 +44,28 @@ class Optimisers:
     """
 
     def __init__(
-        self,
-        groups: Mapping[str, Mapping[str, nn.Parameter]],
-        rates: LearningRates,
+        self, groups: Mapping[str, Mapping[str, nn.Parameter]], rates: LearningRates
     ) -> None:
         self.rates = rates
         self.schedule_factor = 1.0
-        self._parameters = {
-            name: parameter for group in groups.values() for name, parameter in group.items()
-        }
         matrices = list(groups["matrices"].values())
         others = [
             {"name": group, "params": list(groups[group].values()), "lr": getattr(rates, group)}
             for group in ("embedding", "head", "scalars")
             if groups[group]
         ]
-        self._adam = torch.optim.Adam(
-            others, betas=BETAS, fused=all(_has_fused_adam(p) for p in self._parameters.values())
-        )
-        self._muon = _muon(
-            [{"name": "matrices", "params": matrices, "lr": rates.matrices}], matrices[0]
-        )
-        self._kinds: dict[nn.Parameter, tuple[str, ...]] = dict.fromkeys(matrices, MUON_STATE)
-        self._kinds |= {p: ADAM_STATE for group in others for p in group["params"]}
+        parameters = [p for group in groups.values() for p in group.values()]
+        fused = all(p.device.type in ("cpu", "cuda") for p in parameters)
+        self._adam = torch.optim.Adam(others, betas=BETAS, fused=fused)
+        self._muon = _muon(matrices, rates.matrices)
+        # Every parameter by name, with its optimiser and the kinds of tensors in its state.
+        self._by_name: dict[str, tuple[nn.Parameter, torch.optim.Optimizer, tuple[str, ...]]] = {
+            name: (p, self._muon, MUON_STATE)
+            if group == "matrices"
+            else (p, self._adam, ADAM_STATE)
+            for group, members in groups.items()
+            for name, p in members.items()
+        }
 
     @property
     def optimisers(self) -> tuple[torch.optim.Optimizer, torch.optim.Optimizer]:
@@ -88,9 +84,7 @@ class Optimisers:
 
     def set_schedule_factor(self, factor: float) -> None:
         """Set every learning rate to `factor` times its base rate."""
-        if real_number("factor", factor) < 0:
-            raise ValueError(f"factor must satisfy factor >= 0, got {factor}")
-        self.schedule_factor = float(factor)
+        self.schedule_factor = real_number("factor", factor, at_least=0)
         for optimiser in self.optimisers:
             for group in optimiser.param_groups:
                 group["lr"] = getattr(self.rates, group["name"]) * self.schedule_factor
@@ -100,27 +94,25 @@ class Optimisers:
         """Size of the state once every parameter has been updated, known in advance."""
         return sum(
             4 if kind == "step" else parameter.numel() * parameter.element_size()
-            for parameter, kinds in self._kinds.items()
+            for parameter, _, kinds in self._by_name.values()
             for kind in kinds
         )
 
     def state_tensors(self) -> dict[str, Tensor]:
         """The state of every updated parameter: the tensors themselves, sharded like the parameter."""
+        # Indexing would create an empty state.
         return {
             f"{name}.{kind}": state[kind]
-            for name, parameter in self._parameters.items()
-            if (state := self._state(parameter))
-            for kind in self._kinds[parameter]
+            for name, (parameter, optimiser, kinds) in self._by_name.items()
+            if (state := optimiser.state.get(parameter))
+            for kind in kinds
         }
 
     def state_values(self) -> dict[str, Any]:
         """The rest of the state: rates, schedule factor, and parameters that have not been updated."""
-        unchanged = [name for name, p in self._parameters.items() if not self._state(p)]
-        return {
-            "rates": asdict(self.rates),
-            "schedule_factor": self.schedule_factor,
-            "unchanged": unchanged,
-        }
+        unchanged = [name for name, (p, it, _) in self._by_name.items() if not it.state.get(p)]
+        values = {"rates": asdict(self.rates), "schedule_factor": self.schedule_factor}
+        return values | {"unchanged": unchanged}
 
     def load_state(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Restore the exact state that :meth:`state_tensors` and :meth:`state_values` returned.
@@ -129,33 +121,24 @@ class Optimisers:
         of those of sharded parameters. If they do not fit, nothing is changed.
         """
         expected = {
-            f"{name}.{kind}": (parameter, kind)
-            for name, parameter in self._parameters.items()
+            f"{name}.{kind}": (parameter, optimiser, kind)
+            for name, (parameter, optimiser, kinds) in self._by_name.items()
             if name not in values["unchanged"]
-            for kind in self._kinds[parameter]
+            for kind in kinds
         }
         _check_state(tensors, expected)
         rates = LearningRates(**values["rates"])
         for optimiser in self.optimisers:
             optimiser.state.clear()
-        for name, (parameter, kind) in expected.items():
+        for name, (parameter, optimiser, kind) in expected.items():
             # Adam counts its steps on the device only if it is fused.
             on_cpu = kind == "step" and not self._adam.defaults["fused"]
             device = "cpu" if on_cpu else parameter.device
             tensor = tensors[name].detach().to(device, copy=True)
-            self._optimiser(parameter).state[parameter][kind] = (
-                tensor if kind == "step" else part_like(tensor, parameter)
-            )
+            part = tensor if kind == "step" else part_like(tensor, parameter)
+            optimiser.state[parameter][kind] = part
         self.rates = rates
         self.set_schedule_factor(values["schedule_factor"])
-
-    def _optimiser(self, parameter: nn.Parameter) -> torch.optim.Optimizer:
-        return self._muon if self._kinds[parameter] == MUON_STATE else self._adam
-
-    def _state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        # Indexing would create an empty state.
-        state: dict[str, Tensor] = self._optimiser(parameter).state.get(parameter, {})
-        return state
 
 
 def build_optimisers(model: nn.Module, rates: LearningRates | None = None) -> Optimisers:
@@ -178,13 +161,11 @@ def build_optimisers(model: nn.Module, rates: LearningRates | None = None) -> Op
         field.name: {plain_name(name): p for name, p in getattr(split, field.name).items()}
         for field in fields(split)
     }
-    for group in groups.values():
-        for name, parameter in group.items():
-            if parameter.dtype not in (torch.float32, torch.float64):
-                raise ValueError(
-                    f"model must have weights in float32, got {name} in {parameter.dtype}; "
-                    f"to compute in less, train float32 weights under torch.autocast"
-                )
+    for name, parameter in (item for group in groups.values() for item in group.items()):
+        if parameter.dtype not in (torch.float32, torch.float64):
+            fix = "to compute in less, train float32 weights under torch.autocast"
+            got = f"{name} in {parameter.dtype}"
+            raise ValueError(f"model must have weights in float32, got {got}; {fix}")
     return Optimisers(groups, LearningRates() if rates is None else rates)
 
 
@@ -202,42 +183,31 @@ def fast_in_bfloat16(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
-def _muon(groups: list[dict[str, Any]], matrix: Tensor) -> torch.optim.Optimizer:
+def _muon(matrices: list[nn.Parameter], rate: float) -> torch.optim.Optimizer:
     """Muon in bfloat16 where that is fast, torch's own if every rank holds whole matrices.
 
     Torch's is unaware of shards: ranks would communicate in most of its products, and it fails for a
     matrix of one row.
     """
-    fast = fast_in_bfloat16(matrix.device)
-    if fast and not is_sharded(matrix):
+    groups = [{"name": "matrices", "params": matrices, "lr": rate}]
+    fast = fast_in_bfloat16(matrices[0].device)
+    if fast and not is_sharded(matrices[0]):
         return torch.optim.Muon(groups, momentum=MOMENTUM, nesterov=True, weight_decay=0.0)
     return Muon(groups, momentum=MOMENTUM, dtype=torch.bfloat16 if fast else None)
 
 
-def _has_fused_adam(parameter: Tensor) -> bool:
-    return parameter.device.type in ("cpu", "cuda")
-
-
 def _check_state(
-    tensors: Mapping[str, Tensor], expected: Mapping[str, tuple[nn.Parameter, str]]
+    tensors: Mapping[str, Tensor], expected: Mapping[str, tuple[nn.Parameter, object, str]]
 ) -> None:
+    question = "do the tensors belong to this model?"
     for name in sorted(expected.keys() | tensors.keys()):
         if name not in tensors:
-            raise ValueError(
-                f"tensors must have {name!r}, which is missing; do they belong to this model?"
-            )
+            raise ValueError(f"tensors must have {name!r}, which is missing; {question}")
         if name not in expected:
-            raise ValueError(
-                f"tensors have {name!r}, which this model does not have; do they belong to this model?"
-            )
-        parameter, kind = expected[name]
-        shape, dtype = (
-            (torch.Size(()), torch.float32)
-            if kind == "step"
-            else (parameter.shape, parameter.dtype)
-        )
-        if tensors[name].shape != shape or tensors[name].dtype != dtype:
-            raise ValueError(
-                f"{name!r} must be {dtype} of shape {tuple(shape)}, got {tensors[name].dtype} of "
-                f"shape {tuple(tensors[name].shape)}; do the tensors belong to this model?"
-            )
+            raise ValueError(f"tensors have {name!r}, which the model does not have; {question}")
+        (parameter, _, kind), tensor = expected[name], tensors[name]
+        like = torch.empty((), dtype=torch.float32) if kind == "step" else parameter
+        if tensor.shape != like.shape or tensor.dtype != like.dtype:
+            got = f"{tensor.dtype} of shape {tuple(tensor.shape)}"
+            right = f"{like.dtype} of shape {tuple(like.shape)}"
+            raise ValueError(f"{name!r} must be {right}, got {got}; {question}")

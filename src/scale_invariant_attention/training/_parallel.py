@@ -24,16 +24,11 @@ if TYPE_CHECKING:
 
 
 class Alone:
-    """One process holds the whole model.
-
-    `model` has the parameters and is called by validation; `called` is called by training steps.
-    """
+    """One process holds the whole `model`, which validation calls; training steps call `called`."""
 
     def __init__(self, model: GPT, ranks: Ranks, *, compiled: bool) -> None:
         self.model = self._placed(model, ranks)
-        self.called: nn.Module = self.model
-        if compiled:
-            self.called = cast(nn.Module, torch.compile(self.model))
+        self.called = cast(nn.Module, torch.compile(self.model)) if compiled else self.model
 
     def _placed(self, model: GPT, ranks: Ranks) -> GPT:
         return model.to(ranks.device)
@@ -63,10 +58,7 @@ class Replicated(Alone):
         return nullcontext() if last else self._wrapper.no_sync()
 
     def leave(self) -> None:
-        """Drop the wrapper, whose destructor would deadlock.
-
-        It would destroy the group while holding Python's lock, for which threads of the group wait.
-        """
+        """Drop the wrapper, whose destructor would hold the lock that the group's threads wait for."""
         del self._wrapper
         self.called = self.model
         gc.collect()
@@ -75,21 +67,24 @@ class Replicated(Alone):
 class Sharded(Alone):
     """Every rank holds a part of each weight, its gradient and its optimiser state.
 
-    Gradients are exchanged with every part of a batch: to wait for the last one, each rank would have
-    to hold all of them.
+    Gradients are exchanged with every part of a batch, so that no rank has to hold all of them.
     """
 
     def _placed(self, model: GPT, ranks: Ranks) -> GPT:
-        shard(model, ranks)
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh(ranks.device.type, (ranks.size,))
+        # Block by block, so that no device has to hold the whole model.
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
         return model
 
     def trained(self, saved: str | PathLike[str]) -> GPT:
         """Read the model from its folder to the CPU: a device may have no room for it."""
-        return GPT.from_pretrained(
-            saved,
-            backend=self.model.backend,
-            checkpoint_activations=self.model.checkpoint_activations,
-        )
+        backend, checkpointing = self.model.backend, self.model.checkpoint_activations
+        return GPT.from_pretrained(saved, backend=backend, checkpoint_activations=checkpointing)
 
 
 # What each of several ranks may hold.
@@ -97,26 +92,9 @@ PARALLEL: dict[str, type[Alone]] = {"replicate": Replicated, "shard": Sharded}
 
 
 def hold_model(model: GPT, ranks: Ranks, parallel: str, *, compiled: bool) -> Alone:
-    """Move a model, which is the same on all ranks, to where they train it.
-
-    `parallel` is one of ``PARALLEL``, and has no effect on one rank alone.
-    """
+    """Move a model, the same on all ranks, to where they train it; `parallel` is for several ranks."""
     held = Alone if ranks.size == 1 else PARALLEL[parallel]
     return held(model, ranks, compiled=compiled)
-
-
-def shard(model: GPT, ranks: Ranks) -> None:
-    """Shard the weights over the ranks' devices; all ranks must call this with the same model.
-
-    This works block by block, so that no device has to hold the whole model.
-    """
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    mesh = init_device_mesh(ranks.device.type, (ranks.size,))
-    for block in model.blocks:
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
 
 
 def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
@@ -130,10 +108,7 @@ def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
 
 def whole(tensor: Tensor) -> Tensor:
     """The whole of a tensor; if it is sharded it is gathered, and all ranks must call this."""
-    if not is_sharded(tensor):
-        return tensor
-    gathered: Tensor = tensor.full_tensor()
-    return gathered
+    return cast(Tensor, tensor.full_tensor()) if is_sharded(tensor) else tensor
 
 
 def part_like(tensor: Tensor, like: Tensor) -> Tensor:
@@ -143,10 +118,8 @@ def part_like(tensor: Tensor, like: Tensor) -> Tensor:
     from torch.distributed.tensor import distribute_tensor
 
     # Every rank cuts its own copy; given a source rank, torch would send that one's to all.
-    part: Tensor = distribute_tensor(
-        tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None
-    )
-    return part
+    mesh, layout = like.device_mesh, like.placements
+    return cast(Tensor, distribute_tensor(tensor.to(like.device), mesh, layout, src_data_rank=None))
 
 
 def whole_on_first(tensors: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
@@ -165,9 +138,5 @@ def whole_on_first(tensors: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Ten
 def load_whole(model: GPT, tensors: Mapping[str, Tensor]) -> None:
     """Load whole weights as ``load_state_dict`` does, also into a sharded model."""
     own = model.state_dict()
-    model.load_state_dict(
-        {
-            name: part_like(tensor, own[name]) if name in own else tensor
-            for name, tensor in tensors.items()
-        }
-    )
+    parts = {name: part_like(tensor, own.get(name, tensor)) for name, tensor in tensors.items()}
+    model.load_state_dict(parts)

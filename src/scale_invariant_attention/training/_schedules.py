@@ -7,17 +7,8 @@ one after the last.
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 from ..arguments import integer
-
-
-class Schedule(Protocol):
-    """A factor in [0, 1] for every step of a training."""
-
-    def factor(self, step: int, steps: int) -> float:
-        """The factor of a step, ``0 <= step <= steps``, in a training of ``steps`` steps."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -40,14 +31,10 @@ class Trapezoid:
         integer("warmup_steps", self.warmup_steps, at_least=0)
 
     def factor(self, step: int, steps: int) -> float:
-        """The factor of a step; see the class."""
-        _check(step, steps)
-        decay = steps - self.warmup_steps - self.constant_steps
-        if decay < 0:
-            raise ValueError(
-                f"steps must be at least warmup_steps + constant_steps = "
-                f"{self.warmup_steps + self.constant_steps}, got {steps}; train longer, or shorten them"
-            )
+        """The factor of a step, ``0 <= step <= steps``, in a training of ``steps`` steps."""
+        needed = self.warmup_steps + self.constant_steps
+        _check(step, steps, needed, "warmup_steps + constant_steps")
+        decay = steps - needed
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps
         left = steps - step
@@ -70,21 +57,19 @@ class Cosine:
         integer("warmup_steps", self.warmup_steps, at_least=0)
 
     def factor(self, step: int, steps: int) -> float:
-        """The factor of a step; see the class."""
-        _check(step, steps)
+        """The factor of a step, ``0 <= step <= steps``, in a training of ``steps`` steps."""
+        _check(step, steps, self.warmup_steps, "warmup_steps")
         decay = steps - self.warmup_steps
-        if decay < 0:
-            raise ValueError(
-                f"steps must be at least warmup_steps = {self.warmup_steps}, got {steps}; train "
-                f"longer, or shorten it"
-            )
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps
         done = (step - self.warmup_steps) / decay if decay else 1.0
         return (1 + math.cos(math.pi * done)) / 2
 
 
-def _check(step: int, steps: int) -> None:
+def _check(step: int, steps: int, needed: int, names: str) -> None:
     integer("steps", steps, at_least=1)
     if not 0 <= integer("step", step) <= steps:
         raise ValueError(f"step must be from 0 to steps = {steps}, got {step}")
+    if steps < needed:
+        problem = f"steps must be at least {names} = {needed}, got {steps}"
+        raise ValueError(f"{problem}; train longer, or shorten the rest")

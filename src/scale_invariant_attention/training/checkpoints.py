@@ -189,28 +189,23 @@ def _check_contents(step: int, tensors: Tensors, values: Mapping[str, Any]) -> N
     integer("step", step, at_least=0)
     for group, members in tensors.items():
         if not isinstance(group, str) or not GROUP_NAME.fullmatch(group):
-            raise ValueError(
-                f"tensors must have groups named with small letters, digits, - and _, got {group!r}"
-            )
+            right = "named with small letters, digits, - and _"
+            raise ValueError(f"tensors must have groups {right}, got {group!r}")
         for name, tensor in members.items():
             check_storable(name, tensor)
     returned = json_value("values", values)
     changed = [name for name in values if name not in returned or returned[name] != values[name]]
     if changed:
-        raise ValueError(
-            f"values must come back from JSON unchanged, but {changed[0]!r} does not; "
-            f"use lists instead of tuples, and strings as keys"
-        )
+        problem = f"values must come back from JSON unchanged, but {changed[0]!r} does not"
+        raise ValueError(f"{problem}; use lists instead of tuples, and strings as keys")
 
 
 def _write(path: Path, contents: Mapping[str, Any], tensors: Tensors) -> None:
     with write_folder(path) as partial:
-        files = {
-            f"{group}.safetensors": write_new_file(
-                partial / f"{group}.safetensors", safetensors_bytes(dict(members))
-            )
-            for group, members in tensors.items()
-        }
+        files = {}
+        for group, members in tensors.items():
+            name = f"{group}.safetensors"
+            files[name] = write_new_file(partial / name, safetensors_bytes(dict(members)))
         write_new_file(partial / MANIFEST, [FORMAT.text(contents, files)])
 
 
@@ -263,11 +258,11 @@ def _sound_manifest(path: Path) -> Manifest | None:
 
 def _numbered(folder: Path) -> list[tuple[int, Path]]:
     """Steps and folders of all checkpoints, newest first."""
-    checkpoints = []
-    for path in folder.iterdir():
-        name = NAME.fullmatch(path.name)
-        if name and path.is_dir():
-            checkpoints.append((int(name[1]), int(name[2] or 1), path))
+    checkpoints = [
+        (int(name[1]), int(name[2] or 1), path)
+        for path in folder.iterdir()
+        if (name := NAME.fullmatch(path.name)) and path.is_dir()
+    ]
     return [(step, path) for step, _, path in sorted(checkpoints, reverse=True)]
 
 

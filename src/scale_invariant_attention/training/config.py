@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, fields
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -26,8 +26,6 @@ CHOICES = {
     "parallel": tuple(PARALLEL),
     "task": TASKS,
 }
-
-
 SWITCHES = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
@@ -95,31 +93,26 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            value = KINDS[each.type](each.name, getattr(self, each.name))
+            value = KINDS[each.type].check(each.name, getattr(self, each.name))
             object.__setattr__(self, each.name, value)
         for name in ("length", "batch_size", "steps", "validation_tokens", "keep_checkpoints"):
             integer(name, getattr(self, name), at_least=1)
         for name in ("warmup_steps", "growth_steps", "validate_every", "checkpoint_every"):
             integer(name, getattr(self, name), at_least=0)
         for name in ("matrix_rate", "embedding_rate", "head_rate", "scalar_rate"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
-        if not -(2**63) <= self.seed < 2**63:
-            raise ValueError(f"seed must fit into 64 bits, got {self.seed}")
+            real_number(name, getattr(self, name), at_least=0)
         if self.micro_batch_size is not None:
             integer("micro_batch_size", self.micro_batch_size, at_least=1)
+        if not -(2**63) <= self.seed < 2**63:
+            raise ValueError(f"seed must fit into 64 bits, got {self.seed}")
         if self.clip_norm is not None:
             positive_number("clip_norm", self.clip_norm)
-        if not self.validation_lengths or min(self.validation_lengths) < 1:
-            raise ValueError(
-                f"validation_lengths must be one or more, each at least 1, got "
-                f"{list(self.validation_lengths)}"
-            )
+        if min(self.validation_lengths, default=0) < 1:
+            got = list(self.validation_lengths)
+            raise ValueError(f"validation_lengths must be one or more, each at least 1, got {got}")
         for name, choices in CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise ValueError(
-                    f"{name} must be one of {', '.join(choices)}; got {getattr(self, name)!r}"
-                )
+            if (value := getattr(self, name)) not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}")
         check_task(self.task, self.task_options)
         self._check_growth()
         # These check the remaining fields before anything is trained.
@@ -127,21 +120,17 @@ class TrainingConfig:
         self.learning_schedule().factor(0, self.steps)
 
     def _check_growth(self) -> None:
-        if (self.first_length is None) != (self.growth_steps == 0):
+        first = self.first_length
+        if (first is None) != (self.growth_steps == 0):
+            got = f"{first} and {self.growth_steps}; give both, or neither"
+            raise ValueError(f"first_length and growth_steps belong together, got {got}")
+        if first is not None and not 1 <= first <= self.length:
+            right = f"from 1 to the length of {self.length}"
+            raise ValueError(f"first_length must be {right}, got {first}")
+        if first is not None and self.task == TEXT:
             raise ValueError(
-                f"first_length and growth_steps belong together, got {self.first_length} and "
-                f"{self.growth_steps}; give both, or neither"
-            )
-        if self.first_length is None:
-            return
-        if not 1 <= self.first_length <= self.length:
-            raise ValueError(
-                f"first_length must be from 1 to the length of {self.length}, got {self.first_length}"
-            )
-        if self.task == TEXT:
-            raise ValueError(
-                f"first_length must be none for the task 'text', got {self.first_length}: only "
-                f"sequences of the other tasks grow"
+                f"first_length must be none for the task 'text', got {first}: only sequences of the "
+                f"other tasks grow"
             )
 
     def model_config(self) -> GPTConfig:
@@ -181,10 +170,8 @@ class TrainingConfig:
                 constant = max(0, self.steps * 5 // 7 - self.warmup_steps)
             return Trapezoid(constant, self.warmup_steps)
         if self.constant_steps is not None:
-            raise ValueError(
-                f"constant_steps must be none with schedule 'cosine', which has no constant part, got "
-                f"{self.constant_steps}"
-            )
+            got = f"which has no constant part, got {self.constant_steps}"
+            raise ValueError(f"constant_steps must be none with schedule 'cosine', {got}")
         return Cosine(self.warmup_steps)
 
     def to_dict(self) -> dict[str, Any]:
@@ -212,28 +199,10 @@ def _instance(kind: type, words: str) -> Callable[[str, Any], Any]:
     return check
 
 
-def _or_none(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
-    return lambda name, value: None if value is None else check(name, value)
-
-
 def _integers(name: str, value: Any) -> tuple[int, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise TypeError(f"{name} must be a list of integers, got {value!r}")
     return tuple(integer(name, each) for each in value)
-
-
-# Checks of a field's value by its type, which return the value as JSON gives it back.
-KINDS: dict[Any, Callable[[str, Any], Any]] = {
-    str: _instance(str, "text"),
-    int: integer,
-    float: real_number,
-    bool: _instance(bool, "True or False"),
-    str | None: _or_none(_instance(str, "text")),
-    int | None: _or_none(integer),
-    float | None: _or_none(real_number),
-    tuple[int, ...]: _integers,
-    Mapping[str, Any]: _instance(Mapping, "a dict"),
-}
 
 
 def parse_fields(words: Sequence[str], *, options: Sequence[str] = ()) -> dict[str, Any]:
@@ -246,38 +215,25 @@ def parse_fields(words: Sequence[str], *, options: Sequence[str] = ()) -> dict[s
     >>> parse_fields(["--scheme-options", "tau=1,learn_tau=true"])
     {'scheme_options': {'tau': 1, 'learn_tau': True}}
     """
-    kinds = {option_of(field.name): (field.name, field.type) for field in fields(TrainingConfig)}
+    known = {"--" + field.name.replace("_", "-"): field for field in fields(TrainingConfig)}
     values: dict[str, Any] = {}
     remaining = list(words)
     while remaining:
         option, equals, text = remaining.pop(0).partition("=")
         option = option.replace("_", "-")
-        if option not in kinds:
-            close = get_close_matches(option, [*kinds, *options], n=1)
+        if option not in known:
+            close = get_close_matches(option, [*known, *options], n=1)
             hint = f"did you mean {close[0]}?" if close else "see --print-config for all fields"
             raise ValueError(f"there is no option {option!r}; {hint}")
-        name, kind = kinds[option]
-        meaning, read = READERS[kind]
+        name, kind = known[option].name, KINDS[known[option].type]
         if not equals:
             if not remaining or remaining[0].startswith("--"):
-                raise ValueError(f"{option} needs a value: {meaning}")
+                raise ValueError(f"{option} needs a value: {kind.meaning}")
             text = remaining.pop(0)
         if name in values:
             raise ValueError(f"{option} is given twice")
-        try:
-            values[name] = read(text)
-        except (ValueError, KeyError) as error:
-            raise ValueError(f"{option} must be {meaning}, got {text!r}") from error
+        values[name] = _parse(option, text, kind)
     return values
-
-
-def option_of(name: str) -> str:
-    """The option that sets a field.
-
-    >>> option_of("batch_size")
-    '--batch-size'
-    """
-    return "--" + name.replace("_", "-")
 
 
 def parse_options(option: str, text: str) -> dict[str, Any]:
@@ -286,12 +242,14 @@ def parse_options(option: str, text: str) -> dict[str, Any]:
     >>> parse_options("--options", "needles=1,order=alphabet")
     {'needles': 1, 'order': 'alphabet'}
     """
-    meaning, read = READERS[Mapping[str, Any]]
+    return dict(_parse(option, text, KINDS[Mapping[str, Any]]))
+
+
+def _parse(option: str, text: str, kind: "_Kind") -> Any:
     try:
-        options: dict[str, Any] = read(text)
-    except ValueError as error:
-        raise ValueError(f"{option} must be {meaning}, got {text!r}") from error
-    return options
+        return kind.read(text)
+    except (ValueError, KeyError) as error:
+        raise ValueError(f"{option} must be {kind.meaning}, got {text!r}") from error
 
 
 def _options(text: str) -> dict[str, Any]:
@@ -310,21 +268,34 @@ def _options(text: str) -> dict[str, Any]:
     return options
 
 
-def _read_or_none(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    return lambda text: None if text.lower() == "none" else read(text)
+class _Kind(NamedTuple):
+    """A type of field: its check, which returns the value as JSON does, and how to read it from text."""
+
+    check: Callable[[str, Any], Any]
+    meaning: str
+    read: Callable[[str], Any]
+
+    def or_none(self) -> "_Kind":
+        return _Kind(
+            lambda name, value: None if value is None else self.check(name, value),
+            f"{self.meaning} or none",
+            lambda text: None if text.lower() == "none" else self.read(text),
+        )
 
 
-READERS: dict[Any, tuple[str, Callable[[str], Any]]] = {
-    str: ("a word", str),
-    int: ("a whole number", int),
-    float: ("a number", float),
-    bool: ("true or false", lambda text: SWITCHES[text.lower()]),
-    str | None: ("a word or none", _read_or_none(str)),
-    int | None: ("a whole number or none", _read_or_none(int)),
-    float | None: ("a number or none", _read_or_none(float)),
-    tuple[int, ...]: (
-        "whole numbers separated by commas",
-        lambda text: tuple(map(int, text.split(","))),
-    ),
-    Mapping[str, Any]: ("name=value,name=value", _options),
+_WORD = _Kind(_instance(str, "text"), "a word", str)
+_INTEGER = _Kind(integer, "a whole number", int)
+_NUMBER = _Kind(real_number, "a number", float)
+_SWITCH = _Kind(_instance(bool, "True or False"), "true or false", lambda it: SWITCHES[it.lower()])
+_COMMAS = "whole numbers separated by commas"
+KINDS: dict[Any, _Kind] = {
+    str: _WORD,
+    int: _INTEGER,
+    float: _NUMBER,
+    bool: _SWITCH,
+    str | None: _WORD.or_none(),
+    int | None: _INTEGER.or_none(),
+    float | None: _NUMBER.or_none(),
+    tuple[int, ...]: _Kind(_integers, _COMMAS, lambda text: tuple(map(int, text.split(",")))),
+    Mapping[str, Any]: _Kind(_instance(Mapping, "a dict"), "name=value,name=value", _options),
 }

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from ..data.tasks import NOT_SCORED
+from ..data import SameTokens
+from ..data.tasks import NOT_SCORED, TaskExamples
 from ..evaluation.losses import Scored, rows_at_once, token_losses
 from ..files import check_writable
 from ..model import GPT
@@ -34,7 +35,7 @@ from .config import TrainingConfig
 from .ranks import Ranks, open_ranks
 from .runs import CHECKPOINTS, MODEL, Run, open_run
 from .trained import starting_weights
-from .training_data import ValidationSet, open_training_data
+from .training_data import open_training_data
 
 # A loss this many times that of guessing does not recover.
 EXPLODED = 4.0
@@ -120,16 +121,15 @@ class _Training:
         self.run: Run | None = None
         self.step = 0
         if config.precision == "bfloat16" and not fast_in_bfloat16(self.device):
+            reason = "which has no units for bfloat16 and would take many times longer"
             raise ValueError(
-                f"precision must be float32 on {self.device}, which has no units for bfloat16 and would "
-                f"take many times longer, got 'bfloat16'"
+                f"precision must be float32 on {self.device}, {reason}, got 'bfloat16'"
             )
         self.data = open_training_data(config, ranks.rank, ranks.size)
         torch.manual_seed(config.seed)
+        checkpointing = config.checkpoint_activations
         model = GPT(
-            config.model_config(),
-            backend=config.backend,
-            checkpoint_activations=config.checkpoint_activations,
+            config.model_config(), backend=config.backend, checkpoint_activations=checkpointing
         )
         self.held = hold_model(model, ranks, config.parallel, compiled=config.compile)
         self.model = self.held.model
@@ -141,9 +141,8 @@ class _Training:
     def open_run(self) -> AbstractContextManager[Run]:
         """Open the run, if its folder has room for all checkpoints that exist at the same time."""
         weights = sum(p.numel() * p.element_size() for p in self.parameters)
-        # The ones kept, the best, and the one being saved.
-        at_once = self.config.keep_checkpoints + 2
-        needed = at_once * (weights + self.optimisers.state_bytes)
+        # Those kept, the best, and the one being saved.
+        needed = (self.config.keep_checkpoints + 2) * (weights + self.optimisers.state_bytes)
         existing = sum(file.stat().st_size for file in self.folder.rglob("*.safetensors"))
         check_writable(self.folder, max(0, needed - existing))
         return open_run(self.folder, self.config.to_dict(), defaults=TrainingConfig().to_dict())
@@ -156,10 +155,10 @@ class _Training:
         if checkpoint is not None:
             tensors, values = checkpoint.tensors, checkpoint.values
             if values["tokens"] != self.data.tokens:
+                change = f"from {values['tokens']} tokens to {self.data.tokens}"
                 raise ValueError(
-                    f"data {self.config.data!r} has changed since {checkpoint.path} was saved, from "
-                    f"{values['tokens']} tokens to {self.data.tokens}. Restore it, or start again in "
-                    f"another folder"
+                    f"data {self.config.data!r} has changed since {checkpoint.path} was saved, "
+                    f"{change}. Restore it, or start again in another folder"
                 )
             load_whole(self.model, tensors["model"])
             self.optimisers.load_state(tensors["optimisers"], values["optimisers"])
@@ -218,9 +217,8 @@ class _Training:
 
         def write() -> None:
             if not math.isfinite(norm):
-                raise DivergedError(
-                    f"step {self.step}: the weights are not finite. {self._remedy()}"
-                )
+                problem = f"step {self.step}: the weights are not finite"
+                raise DivergedError(f"{problem}. {self._remedy()}")
             if self.run is not None:
                 self.run.sync()
             random, optimisers = capture_random_state(), self.optimisers.state_values()
@@ -253,9 +251,8 @@ class _Training:
             share = _scored(expected) * self.ranks.size / scored
             with self.held.exchanging(last=number == len(parts)):
                 with self.config.autocast(self.device):
-                    loss: Tensor = self.held.called(
-                        inputs.to(self.device), expected.to(self.device)
-                    )
+                    batch = inputs.to(self.device), expected.to(self.device)
+                    loss: Tensor = self.held.called(*batch)
                 (loss * share).backward()  # type: ignore[no-untyped-call]
             mean += share * loss.item()
         (total,) = self.ranks.sum(mean)
@@ -284,13 +281,15 @@ class _Training:
         return f"{saved}. Lower the learning rates or set clip_norm, and train in another folder"
 
 
-def validation_losses(model: Scored, tokens: ValidationSet, ranks: Ranks) -> dict[int, float]:
+def validation_losses(
+    model: Scored, tokens: SameTokens | TaskExamples, ranks: Ranks
+) -> dict[int, float]:
     """Mean loss per length, in nats, the same on every rank; all ranks must call this.
 
     All call the model equally often, because ranks that hold a part of the weights need the others in
     each call. A rank that has no batch left repeats another's, and does not count it.
 
-    >>> from scale_invariant_attention.data import SameTokens, standard_library
+    >>> from scale_invariant_attention.data import standard_library
     >>> from scale_invariant_attention.model import GPTConfig
     >>> tokens = SameTokens(standard_library("validation"), (32, 64), at_most=128)
     >>> model, alone = GPT(GPTConfig.preset("mini")), Ranks(0, 1, torch.device("cpu"))

@@ -9,10 +9,8 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 Result = TypeVar("Result")
-
 
 # How long ranks wait for one that may be evaluating alone.
 PATIENCE = timedelta(hours=2)
@@ -38,7 +36,7 @@ class Ranks:
         """
         if self.size == 1:
             return tuple(map(float, values))
-        total: Tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
+        total = torch.tensor(values, dtype=torch.float64, device=self.device)
         dist.all_reduce(total)
         return tuple(total.tolist())
 
@@ -65,10 +63,7 @@ def is_first_rank() -> bool:
 
 @contextmanager
 def open_ranks(device: torch.device | str | None = None) -> Iterator[Ranks]:
-    """Open the ranks of this process group, which is created if torchrun started this process.
-
-    `device` is as for :func:`find_device`.
-    """
+    """Open the ranks of this process group, which is created if torchrun started this process."""
     device = find_device(device)
     if dist.is_available() and dist.is_initialized():
         yield Ranks(dist.get_rank(), dist.get_world_size(), device)
@@ -102,16 +97,14 @@ def find_device(name: torch.device | str | None = None) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise ValueError(
-            f"device must be a name such as 'cpu', 'cuda' or 'cuda:1', got {name!r}"
-        ) from error
+        right = "a name such as 'cpu', 'cuda' or 'cuda:1'"
+        raise ValueError(f"device must be {right}, got {name!r}") from error
     if device.type == "cuda":
         count = torch.cuda.device_count()
         index = int(os.environ.get("LOCAL_RANK", "0")) if str(device) == "cuda" else device.index
         if index >= count:
-            raise ValueError(
-                f"device must be one that torch finds here, got {str(device)!r} for GPU {index}, and "
-                f"there are {count}; give 'cpu', or start no more processes than there are GPUs"
-            )
+            got = f"{str(device)!r} for GPU {index}, and there are {count}"
+            fix = "give 'cpu', or start no more processes than there are GPUs"
+            raise ValueError(f"device must be one that torch finds here, got {got}; {fix}")
         device = torch.device("cuda", index)
     return device

@@ -16,16 +16,9 @@ def recipe(name: str, **changes: Any) -> TrainingConfig:
     4578
     """
     if name not in RECIPES:
-        raise ValueError(
-            f"there is no recipe {name!r}{did_you_mean(name, RECIPES)}; "
-            f"the recipes are: {', '.join(RECIPES)}"
-        )
+        hint = f"{did_you_mean(name, RECIPES)}; the recipes are: {', '.join(RECIPES)}"
+        raise ValueError(f"there is no recipe {name!r}{hint}")
     return TrainingConfig.from_dict(RECIPES[name]().to_dict() | changes)
-
-
-def mini() -> TrainingConfig:
-    """Less than a million parameters, trained on the source of Python in minutes on one core."""
-    return TrainingConfig()
 
 
 def paper_162m(length: int) -> TrainingConfig:
@@ -73,7 +66,8 @@ def paper_304m() -> TrainingConfig:
 
 
 RECIPES: dict[str, Callable[[], TrainingConfig]] = {
-    "mini": mini,
+    # Less than a million parameters, trained on the source of Python in minutes on one core.
+    "mini": TrainingConfig,
     "162m-4k": partial(paper_162m, 4096),
     "162m-16k": partial(paper_162m, 16_384),
     "162m-64k": partial(paper_162m, 65_536),

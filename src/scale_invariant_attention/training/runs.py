@@ -11,7 +11,7 @@ tensorboard/       the metrics as TensorBoard reads them, if requested
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -68,7 +68,7 @@ class JsonLines:
             raise OSError(error.errno, message) from error
 
     def sync(self) -> None:
-        """Sync all lines to the disk, before a checkpoint that relies on them."""
+        """Sync all lines to the disk."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -132,10 +132,8 @@ def open_run(
 ) -> Iterator[Run]:
     """Create or reopen the folder of a run, for this process alone.
 
-    Args:
-        folder: of the run; created if missing.
-        config: JSON. A run that is already in the folder must have the same.
-        defaults: of fields that are missing in a run begun before there were such fields.
+    A run that is already in the folder must have the same `config`, which is JSON; `defaults` are those
+    of fields that are missing in a run begun before there were such fields.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -249,7 +247,7 @@ def repair_json_lines(path: Path, *, last_step: int | None = None) -> None:
 
 
 def _text(line: Mapping[str, Any]) -> bytes:
-    return (json.dumps(_with_names(dict(line)), allow_nan=False) + "\n").encode()
+    return (json.dumps(_mapped(_name, dict(line)), allow_nan=False) + "\n").encode()
 
 
 def _object(line: bytes) -> dict[str, Any] | None:
@@ -257,22 +255,20 @@ def _object(line: bytes) -> dict[str, Any] | None:
         value = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return _with_numbers(value) if isinstance(value, dict) else None
+    return _mapped(_number, value) if isinstance(value, dict) else None
 
 
-def _with_names(value: Any) -> Any:
-    """Replace numbers that are not finite by their names."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _with_names(item) for key, item in value.items()}
-    return [_with_names(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: _mapped(change, item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_mapped(change, item) for item in value]
+    return change(value)
 
 
-def _with_numbers(value: Any) -> Any:
-    """The inverse of :func:`_with_names`."""
-    if isinstance(value, str):
-        return NOT_FINITE.get(value, value)
-    if isinstance(value, dict):
-        return {key: _with_numbers(item) for key, item in value.items()}
-    return [_with_numbers(item) for item in value] if isinstance(value, list) else value
+def _name(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _number(value: Any) -> Any:
+    return NOT_FINITE.get(value, value) if isinstance(value, str) else value

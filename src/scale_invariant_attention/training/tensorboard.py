@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from time import time
-from types import TracebackType
 from typing import Any, Self
 
 from .config import TrainingConfig
@@ -17,28 +16,28 @@ from .runs import TENSORBOARD, read_metrics
 
 # Seconds after which added values become visible.
 FLUSH_AFTER = 10
+TAGS = {
+    "loss": "training/loss",
+    "gradient_norm": "training/gradient_norm",
+    "factor": "training/learning_rate_factor",
+    "tokens_per_second": "training/tokens_per_second",
+}
 
 
 class TensorBoard:
     """Writes event files as the `watch` of a training, called after every step on rank 0.
 
     Existing files are replaced at the first step, or at the end if no step was left; a training that is
-    refused leaves them alone.
-
-    Args:
-        folder: of the run.
-        config: of the training.
+    refused leaves them alone. `folder` is that of the run.
     """
 
     def __init__(self, folder: str | PathLike[str], config: TrainingConfig) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ModuleNotFoundError as missing:
-            raise ModuleNotFoundError(
-                "event files need tensorboard; "
-                'install it with: pip install "scale-invariant-attention[tensorboard]"',
-                name=missing.name,
-            ) from missing
+            fix = 'install it with: pip install "scale-invariant-attention[tensorboard]"'
+            message = f"event files need tensorboard; {fix}"
+            raise ModuleNotFoundError(message, name=missing.name) from missing
         self._new_writer = SummaryWriter
         self._writer: Any = None
         self._run = Path(folder)
@@ -48,20 +47,14 @@ class TensorBoard:
         """Add a step."""
         if self._writer is None:
             self._start(before=now.step)
-        values = _step_values(now.loss, now.gradient_norm, now.factor, now.tokens_per_second)
-        self._add(now.step, values | _loss_values(now.validation or {}), time())
+        self._add(vars(now), time())
         if now.validation is not None:
             self._writer.flush()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if self._writer is None and kind is None:
             self._start()
         if self._writer is not None:
@@ -80,31 +73,16 @@ class TensorBoard:
         timestamp = time() - sum(line.get("seconds", 0.0) for line in lines)
         for line in lines:
             timestamp += line.get("seconds", 0.0)
-            self._add(line["step"], self._recorded(line), timestamp)
+            rate = (
+                {"tokens_per_second": self._tokens / line["seconds"]} if "seconds" in line else {}
+            )
+            self._add(line | rate, timestamp)
         self._writer.flush()
 
-    def _recorded(self, line: Mapping[str, Any]) -> dict[str, float]:
-        """The values of a line of the metrics, of a step or of a validation."""
-        if "validation" in line:
-            return _loss_values(line["validation"])
-        rate = self._tokens / line["seconds"]
-        return _step_values(line["loss"], line["gradient_norm"], line["factor"], rate)
-
-    def _add(self, step: int, values: Mapping[str, float], timestamp: float) -> None:
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, step, walltime=timestamp)
-
-
-def _step_values(
-    loss: float, gradient_norm: float, factor: float, tokens_per_second: float
-) -> dict[str, float]:
-    return {
-        "training/loss": loss,
-        "training/gradient_norm": gradient_norm,
-        "training/learning_rate_factor": factor,
-        "training/tokens_per_second": tokens_per_second,
-    }
-
-
-def _loss_values(losses: Mapping[Any, float]) -> dict[str, float]:
-    return {f"validation_loss/{length}": loss for length, loss in losses.items()}
+    def _add(self, line: Mapping[str, Any], timestamp: float) -> None:
+        """Add a line of the metrics, of a step or of a validation, or both at once."""
+        values = {tag: line[name] for name, tag in TAGS.items() if name in line}
+        losses = line.get("validation") or {}
+        values |= {f"validation_loss/{length}": loss for length, loss in losses.items()}
+        for tag, value in values.items():
+            self._writer.add_scalar(tag, value, line["step"], walltime=timestamp)

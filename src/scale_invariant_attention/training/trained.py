@@ -1,6 +1,5 @@
 """Opens trained models from the folder of a run, a checkpoint or a saved model."""
 
-import json
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -33,9 +32,7 @@ def open_trained(
 ) -> TrainedModel:
     """Open the model of a run, of its last checkpoint if it is unfinished, or a saved model.
 
-    Args:
-        folder: of a run, of one of its checkpoints, or written by ``GPT.save_pretrained``.
-        device: for the model.
+    `folder` is that of a run, of one of its checkpoints, or written by ``GPT.save_pretrained``.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -44,9 +41,8 @@ def open_trained(
         training = _training_of(folder.absolute().parents[1])
         return _at_checkpoint(load_checkpoint(folder), training, device)
     if not (folder / CONFIG).exists():
-        raise FileNotFoundError(
-            f"{folder} has no {CONFIG}, so it holds neither a run nor a model; give the folder of one"
-        )
+        problem = f"{folder} has no {CONFIG}, so it holds neither a run nor a model"
+        raise FileNotFoundError(f"{problem}; give the folder of one")
     if not _holds_run(folder):
         return TrainedModel(GPT.from_pretrained(folder, device=device), folder)
     training = _training_of(folder)
@@ -55,9 +51,8 @@ def open_trained(
         return TrainedModel(model, folder / MODEL, training)
     checkpoint = latest_checkpoint(folder / CHECKPOINTS)
     if checkpoint is None:
-        raise FileNotFoundError(
-            f"the run in {folder} has saved no checkpoint yet; wait for its first, or resume it"
-        )
+        problem = f"the run in {folder} has saved no checkpoint yet"
+        raise FileNotFoundError(f"{problem}; wait for its first, or resume it")
     return _at_checkpoint(checkpoint, training, device)
 
 
@@ -85,10 +80,9 @@ def _training_of(run: Path) -> TrainingConfig:
 def _holds_run(folder: Path) -> bool:
     """Whether the folder's configuration is that of a run; that of a model has a `model_type`."""
     try:
-        config = json.loads((folder / CONFIG).read_bytes())
-    except (ValueError, RecursionError):
+        return "model_type" not in read_config(folder)
+    except ValueError:
         return False
-    return isinstance(config, dict) and "model_type" not in config
 
 
 def _comparable(config: GPTConfig) -> dict[str, Any]:
@@ -108,7 +102,6 @@ def starting_weights(config: TrainingConfig) -> dict[str, Tensor]:
     there, here = (_comparable(it) for it in (model.config, config.model_config()))
     different = list(differences(there | {"train_length": here["train_length"]}, here))
     if different:
-        raise ValueError(
-            f"start must be a model like the one to train, got {config.start!r}: {'; '.join(different)}"
-        )
+        got = f"{config.start!r}: {'; '.join(different)}"
+        raise ValueError(f"start must be a model like the one to train, got {got}")
     return model.state_dict()

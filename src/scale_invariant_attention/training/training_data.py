@@ -1,10 +1,8 @@
 """Training and validation data of a configuration: windows of a corpus, or examples of a task."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from ..arguments import check_field_names
 from ..data import (
@@ -30,51 +28,42 @@ TASKS = (TEXT, NEEDLES, RECALL)
 HELD_OUT = 0
 
 
-class Batches(Protocol):
-    """Batches by step."""
-
-    def __getitem__(self, step: int) -> tuple[Tensor, Tensor]:
-        """Inputs and targets."""
-        ...
-
-
-class ValidationSet(Protocol):
-    """Validation batches at several lengths."""
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """Lengths at which there are batches."""
-        ...
-
-    def batches(self, length: int, *, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs and targets."""
-        ...
-
-
 @dataclass(frozen=True)
 class TrainingData:
     """The batches of a rank, a validation set, and the sizes of the corpora, to detect changes."""
 
-    batches: Batches
-    validation: ValidationSet
+    batches: Windows | TaskBatches
+    validation: SameTokens | TaskExamples
     tokens: dict[str, int]
 
 
 def open_training_data(config: "TrainingConfig", rank: int = 0, ranks: int = 1) -> TrainingData:
     """Open the data of a configuration, for one of several ranks."""
+    splits = () if config.task == RECALL else ("train", "validation")
+    corpora = {split: open_corpus(config.data, split, config.vocab_size) for split in splits}
+    lengths = config.validation_lengths
+    batches: Windows | TaskBatches
+    validation: SameTokens | TaskExamples
     if config.task == TEXT:
-        return _text(config, rank, ranks)
-    train, held_out = (open_task(config, split, seed) for split, seed in _splits(config))
-    batches = TaskBatches(
-        train,
-        length=config.length,
-        batch_size=config.batch_size,
-        first_length=config.first_length,
-        growth_steps=config.growth_steps,
-    )
-    examples = max(1, config.validation_tokens // max(config.validation_lengths))
-    validation = TaskExamples(held_out, config.validation_lengths, examples)
-    sizes = {} if config.task == RECALL else _sizes(config)
+        batches = Windows(
+            corpora["train"],
+            length=config.length,
+            batch_size=config.batch_size,
+            order=config.order,
+            seed=config.seed,
+        )
+        validation = SameTokens(corpora["validation"], lengths, at_most=config.validation_tokens)
+    else:
+        batches = TaskBatches(
+            open_task(config, "train", HELD_OUT + 1 + config.seed),
+            length=config.length,
+            batch_size=config.batch_size,
+            first_length=config.first_length,
+            growth_steps=config.growth_steps,
+        )
+        examples = max(1, config.validation_tokens // max(lengths))
+        validation = TaskExamples(open_task(config, "validation", HELD_OUT), lengths, examples)
+    sizes = {split: len(corpus) for split, corpus in corpora.items()}
     return TrainingData(batches.rank(rank, of=ranks), validation, sizes)
 
 
@@ -86,9 +75,8 @@ def open_task(config: "TrainingConfig", split: str, seed: int) -> Task:
         return NeedleTask(corpus, encoding, NeedleFormat(**config.task_options), seed)
     task = RecallTask(**config.task_options, seed=seed)
     if task.vocab_size > config.vocab_size:
-        raise ValueError(
-            f"vocab_size must be at least the task's {task.vocab_size}, got {config.vocab_size}"
-        )
+        right = f"at least the task's {task.vocab_size}"
+        raise ValueError(f"vocab_size must be {right}, got {config.vocab_size}")
     return task
 
 
@@ -101,36 +89,6 @@ def check_task(task: str, options: Mapping[str, Any]) -> None:
     kind = NeedleFormat if task == NEEDLES else RecallTask
     check_field_names(kind, options)
     kind(**options)
-
-
-def _text(config: "TrainingConfig", rank: int, ranks: int) -> TrainingData:
-    corpora = {
-        split: open_corpus(config.data, split, config.vocab_size)
-        for split in ("train", "validation")
-    }
-    batches = Windows(
-        corpora["train"],
-        length=config.length,
-        batch_size=config.batch_size,
-        order=config.order,
-        seed=config.seed,
-    )
-    validation = SameTokens(
-        corpora["validation"], config.validation_lengths, at_most=config.validation_tokens
-    )
-    sizes = {split: len(corpus) for split, corpus in corpora.items()}
-    return TrainingData(batches.rank(rank, of=ranks), validation, sizes)
-
-
-def _splits(config: "TrainingConfig") -> tuple[tuple[str, int], tuple[str, int]]:
-    return ("train", HELD_OUT + 1 + config.seed), ("validation", HELD_OUT)
-
-
-def _sizes(config: "TrainingConfig") -> dict[str, int]:
-    return {
-        split: len(open_corpus(config.data, split, config.vocab_size))
-        for split in ("train", "validation")
-    }
 
 
 def open_corpus(
@@ -152,13 +110,11 @@ def open_corpus(
     elif kind == "shards" and folder:
         corpus = open_shards(folder, split)
     else:
-        raise ValueError(
-            f"data must be {STANDARD_LIBRARY!r}, 'text:FOLDER' or 'shards:FOLDER', got {data!r}"
-        )
+        right = f"{STANDARD_LIBRARY!r}, 'text:FOLDER' or 'shards:FOLDER'"
+        raise ValueError(f"data must be {right}, got {data!r}")
     if corpus.vocab_size > vocab_size:
-        raise ValueError(
-            f"vocab_size must be at least the {corpus.vocab_size} of {data!r}, got {vocab_size}"
-        )
+        right = f"at least the {corpus.vocab_size} of {data!r}"
+        raise ValueError(f"vocab_size must be {right}, got {vocab_size}")
     return corpus
 
 
