@@ -108,7 +108,7 @@ def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
 
 def whole(tensor: Tensor) -> Tensor:
     """The whole of a tensor; if it is sharded it is gathered, and all ranks must call this."""
-    return cast(Tensor, tensor.full_tensor()) if is_sharded(tensor) else tensor
+    return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
 def part_like(tensor: Tensor, like: Tensor) -> Tensor:
