@@ -17,10 +17,8 @@ from ..files import finish_growing, growing_path
 from .shards import ShardError, read_shard
 
 HUB = "https://huggingface.co/datasets"
-
 # Seconds after which a silent connection is given up.
 TIMEOUT = 60.0
-
 _PIECE = 2**20
 # Errors below 500 that may pass; no other does.
 _TRANSIENT = frozenset({408, 425, 429})

@@ -28,7 +28,6 @@ from .shards import (
 from .tokens import SPLITS, Split, TokenArray, assign_split, check_share
 
 SHARD_TOKENS = 100_000_000
-
 # Maximum number of documents, and approximate number of bytes, per batch to encode.
 _BATCH_DOCUMENTS, _BATCH_BYTES = 256, 2**22
 
@@ -233,8 +232,7 @@ def _resumed(folder: Path, settings: dict[str, Any]) -> _Record:
     shard_files = sorted(folder.glob("*.bin"))
     if earlier is None and shard_files:
         raise ValueError(
-            f"{str(folder)!r} has shards of another origin, such as {shard_files[0].name}; choose "
-            f"another folder"
+            f"{folder} has shards of another origin, such as {shard_files[0].name}; use another folder"
         )
     if earlier is None or not earlier["documents"]:
         # An earlier run, perhaps with other settings, may have ended before its first save.
@@ -258,8 +256,7 @@ def _resumed(folder: Path, settings: dict[str, Any]) -> _Record:
 def _verify(path: Path, count: int) -> None:
     if not path.exists() or len(read_shard(path)) != count:
         raise ShardError(
-            f"{path} is not the shard that {RECORD} records; delete {str(path.parent)!r} and "
-            f"start again"
+            f"{path} is not the shard in {RECORD}; delete {str(path.parent)!r} and start again"
         )
 
 

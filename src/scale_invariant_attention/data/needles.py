@@ -49,8 +49,7 @@ class NeedleFormat:
         order: of the answer without a question: "place" as in the text, or "alphabet".
         with_question: whether a question names the cities, in the random order of the answer.
         sentence: of a needle.
-        distractor: of a distractor. It must differ from `sentence`, unless a question says which cities
-            are meant.
+        distractor: of a distractor; differs from `sentence`, unless a question names the cities.
         separator: between text and answer, without a question.
         question: between text and answer, with a question.
         entry: of the answer, one per needle.
@@ -164,8 +163,7 @@ class NeedleTask:
         room = length - sum(map(len, [*sentences, *ending]))
         if room < 0:
             raise ValueError(
-                f"length must be at least {length - room} for these needles and their answer, got "
-                f"{length}"
+                f"length must be at least {length - room} for these needles and answer, got {length}"
             )
         text = self._text(room, rng)
         first, *pieces = np.split(text, np.sort(rng.integers(0, room + 1, len(sentences))))

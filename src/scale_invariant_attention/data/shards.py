@@ -202,7 +202,7 @@ def split_of(file: Path) -> Split | None:
 
 @dataclass(frozen=True)
 class RecordedEncoding:
-    """The recorded encoding of a corpus: name, vocabulary, and the folder with its tokenizer, if any."""
+    """The recorded encoding of a corpus, and the folder with its tokenizer, if any."""
 
     name: str
     vocab_size: int
@@ -225,8 +225,7 @@ class RecordedEncoding:
             encoding = get_encoding(str(self.folder / KEPT), document_start=start)
         else:
             raise FileNotFoundError(
-                f"the tokens were made with {self.name!r}, and its file is not beside them; give that "
-                f"tokenizer file"
+                f"the tokens were made with {self.name!r}, whose file is not beside them; give that file"
             )
         self.check(encoding)
         return encoding
