@@ -79,8 +79,7 @@ class Experiment:
         module, _, function = self.builder.rpartition(".")
         build = getattr(import_module(f".{module}", __package__), function)
         chosen = tuple(seeds or range(self.seeds))
-        trials: list[Trial] = build(*self.arguments, scale, compared, chosen, **changes)
-        return trials
+        return list(build(*self.arguments, scale, compared, chosen, **changes))
 
     def records(self, results: Path, seeds: Sequence[int] = ()) -> "list[Record[Any]]":
         """The records of the miniature that are in a folder."""
@@ -97,8 +96,7 @@ class Experiment:
 
     def values(self, record: "Record[Any]") -> Mapping[int, float]:
         """The values of a record by length, as the table shows them."""
-        values: Mapping[int, float] = getattr(record, self.shown)()
-        return values
+        return dict(getattr(record, self.shown)())
 
 
 def number(value: float) -> str:

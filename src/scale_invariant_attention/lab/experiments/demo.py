@@ -18,9 +18,6 @@ PLAIN, ALIBI, SCALE_INVARIANT = "plain", "ALiBi", "scale-invariant"
 ALIBI_SLOPE = 2.0**-8
 
 SCHEMES = ("rope", "alibi", "scale-invariant-p-rope")
-STEPS = 200
-RECALL_STEPS = 350
-EVALUATED_TOKENS = 65_536
 
 
 @dataclass(frozen=True)
@@ -65,12 +62,12 @@ def demo_loss_trials() -> list[TrainingTrial]:
     """
     # One short validation, at the end: the losses shown are evaluated afterwards.
     changes = {
-        "steps": STEPS,
+        "steps": 200,
         "validate_every": 0,
         "validation_tokens": 256,
         "validation_lengths": (256,),
     }
-    return loss_trials("mini", SCHEMES, (0,), changes, {"tokens": EVALUATED_TOKENS})
+    return loss_trials("mini", SCHEMES, (0,), changes, {"tokens": 65_536})
 
 
 def demo_recall_trials() -> list[TrainingTrial]:
@@ -79,5 +76,5 @@ def demo_recall_trials() -> list[TrainingTrial]:
     >>> [trial.name for trial in demo_recall_trials()]
     ['recall-rope-seed-0', 'recall-alibi-seed-0', 'recall-scale-invariant-p-rope-seed-0']
     """
-    changes = {"steps": RECALL_STEPS, "validate_every": 0, "validation_tokens": LENGTH}
+    changes = {"steps": 350, "validate_every": 0, "validation_tokens": LENGTH}
     return recall_trials("mini", SCHEMES, (0,), changes)

@@ -157,8 +157,7 @@ class Worker:
         self._process.join()
         if isinstance(outcome, BaseException):
             raise outcome
-        records: list[Record[Any]] = outcome
-        return records
+        return list(outcome)
 
     def stop(self) -> None:
         """Let it save a checkpoint and end."""

@@ -51,8 +51,7 @@ class Trial(ABC):
     @property
     def printed_config(self) -> Mapping[str, Any]:
         """Configuration, as `--print-config` shows it."""
-        fields: Mapping[str, Any] = to_json(self.config)
-        return fields
+        return dict(to_json(self.config))
 
     @abstractmethod
     def check(self) -> None:
