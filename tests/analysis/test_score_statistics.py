@@ -49,7 +49,7 @@ def test_moments_and_quantiles(shift, rows, monkeypatch):
     torch.testing.assert_close(found.skewness, z.pow(3).mean(1), **close)
     torch.testing.assert_close(found.kurtosis, z.pow(4).mean(1) - 3, **close)
     assert found.pairs == values.shape[1]
-    levels = [NormalDist().cdf(place) for place in found.normal_quantiles]
+    levels = [NormalDist().cdf(quantile) for quantile in found.normal_quantiles]
     for row, head in zip(found.quantiles, values, strict=True):
         # Quantiles of the histogram: as many values below as there should be, to a bin's width.
         width = 2 * 2 * REACH * float(variance.max().sqrt()) / BINS
@@ -101,4 +101,4 @@ def test_nothing_to_count_is_said():
     with pytest.raises(ValueError, match="no query sees a key that counts"):
         score_statistics(LayerScores(0, query, query))
     with pytest.raises(ValueError, match="moments need values"):
-        _ = Moments().mean
+        _ = Moments().central

@@ -18,7 +18,7 @@ TOKENS = random_tokens(2, 5)
         ),
         ({"tokens": TOKENS.bool()}, TypeError, "tokens must be an integer tensor, got torch.bool"),
         ({"tokens": TOKENS[0]}, ValueError, r"tokens must be \[batch, length\].*shape \(5,\)"),
-        ({"tokens": TOKENS[:, :0]}, ValueError, r"at least one token per row.*shape \(2, 0\)"),
+        ({"tokens": TOKENS[:, :0]}, ValueError, r"at least one token.*shape \(2, 0\)"),
         ({"tokens": TOKENS[None]}, ValueError, r"tokens must be \[batch, length\].*\(1, 2, 5\)"),
         ({"tokens": TOKENS + 50}, ValueError, "tokens must be in 0 .. 49, got"),
         ({"tokens": TOKENS * 0 + 50}, ValueError, "tokens must be in 0 .. 49, got 50"),

@@ -6,23 +6,18 @@ import pytest
 import torch
 from hugging_face_rope import hugging_face_frequencies
 
-from scale_invariant_attention.schemes.rotary import (
-    ntk_frequencies,
-    proportional_frequencies,
-    rope_frequencies,
-    truncated_frequencies,
-    yarn_frequencies,
-)
+from scale_invariant_attention.schemes import NTK, ProportionalRoPE, RoPE, TruncatedRoPE, YaRN
+from scale_invariant_attention.schemes.rotary import rope_frequencies
 
 HEAD_DIMS = [2, 4, 6, 8, 60, 64, 100, 128]
 BASES = [1.5, 100.0, 10_000.0, 500_000.0]
 
 TABLES = {
-    "rope": rope_frequencies,
-    "truncated": truncated_frequencies,
-    "proportional": lambda head_dim: proportional_frequencies(head_dim, fraction=0.5),
-    "ntk": lambda head_dim: ntk_frequencies(head_dim, stretch=2.0),
-    "yarn": lambda head_dim: yarn_frequencies(head_dim, stretch=2.0, train_length=64),
+    "rope": RoPE(),
+    "truncated": TruncatedRoPE(),
+    "proportional": ProportionalRoPE(),
+    "ntk": NTK(64),
+    "yarn": YaRN(64),
 }
 
 
@@ -42,13 +37,13 @@ def close_to_float32(table, expected):
 @pytest.mark.parametrize("base", BASES)
 def test_rope(head_dim, base):
     close(
-        rope_frequencies(head_dim, base),
+        RoPE(base).frequencies(head_dim, 1),
         [base ** (-2 * k / head_dim) for k in range(head_dim // 2)],
     )
 
 
 def test_rope_by_default_turns_all_64_pairs_of_128_dimensions_with_base_ten_thousand():
-    close(rope_frequencies(128), [math.exp(-k / 64 * math.log(10_000)) for k in range(64)])
+    close(RoPE().frequencies(128, 1), [math.exp(-k / 64 * math.log(10_000)) for k in range(64)])
 
 
 def test_rope_takes_a_tensor_of_bases():
@@ -61,7 +56,7 @@ def test_rope_takes_a_tensor_of_bases():
 
 
 def test_the_papers_p_rope_at_128_dimensions():
-    table = truncated_frequencies(128)
+    table = TruncatedRoPE().frequencies(128, 1)
     close(table, [1024 ** (-k / 31) for k in range(32)] + [0.0] * 32)
     assert table[0] == 1
     assert table[31] == 1 / 1024
@@ -73,22 +68,22 @@ def test_the_papers_p_rope_of_other_heads(head_dim, base):
     turning = head_dim // 4
     still = head_dim // 2 - turning
     expected = [base ** (-k / (turning - 1)) for k in range(turning)] + [0.0] * still
-    close(truncated_frequencies(head_dim, base), expected)
+    close(TruncatedRoPE(base).frequencies(head_dim, 1), expected)
 
 
 @pytest.mark.parametrize(("head_dim", "still"), [(4, 1), (6, 2)])
 def test_the_only_pair_of_the_papers_p_rope_turns_fastest(head_dim, still):
-    assert truncated_frequencies(head_dim).tolist() == [1.0] + [0.0] * still
+    assert TruncatedRoPE().frequencies(head_dim, 1).tolist() == [1.0] + [0.0] * still
 
 
 def test_p_rope_that_would_turn_nothing_is_refused():
     with pytest.raises(ValueError, match=r"head_dim must be at least 4 for p-RoPE.*got 2"):
-        truncated_frequencies(2)
+        TruncatedRoPE().frequencies(2, 1)
     with pytest.raises(
         ValueError, match=r"fraction must.*head_dim=16.*got 0\.1;.*0 for no rotation"
     ):
-        proportional_frequencies(16, fraction=0.1)
-    assert proportional_frequencies(16, fraction=0).tolist() == [0.0] * 8
+        ProportionalRoPE(0.1).frequencies(16, 1)
+    assert ProportionalRoPE(0).frequencies(16, 1).tolist() == [0.0] * 8
 
 
 @pytest.mark.parametrize("head_dim", [6, 60, 64, 100, 128])
@@ -97,7 +92,7 @@ def test_general_p_rope_keeps_the_highest_of_ropes_frequencies(head_dim, fractio
     # In integers: a float product such as 0.7 * 10 may fall below its value.
     turning = round(fraction * 100) * head_dim // 200
     expected = [10_000 ** (-2 * k / head_dim) if k < turning else 0.0 for k in range(head_dim // 2)]
-    close(proportional_frequencies(head_dim, fraction), expected)
+    close(ProportionalRoPE(fraction).frequencies(head_dim, 1), expected)
 
 
 @pytest.mark.parametrize("head_dim", [8, 60, 64, 100, 128])
@@ -108,7 +103,7 @@ def test_general_p_rope_is_what_transformers_calls_proportional(head_dim, fracti
         "proportional", head_dim, base=base, partial_rotary_factor=fraction
     )
     assert factor == 1
-    table = proportional_frequencies(head_dim, fraction, base)
+    table = ProportionalRoPE(fraction, base).frequencies(head_dim, 1)
     close_to_float32(table, expected)
     assert ((table == 0) == (expected == 0)).all()
 
@@ -119,8 +114,11 @@ def test_the_papers_p_rope_can_be_written_as_a_proportional_one(head_dim):
     expected, _ = hugging_face_frequencies(
         "proportional", head_dim, base=base, partial_rotary_factor=0.5
     )
-    close_to_float32(truncated_frequencies(head_dim), expected)
-    close(truncated_frequencies(head_dim), proportional_frequencies(head_dim, 0.5, base).tolist())
+    close_to_float32(TruncatedRoPE().frequencies(head_dim, 1), expected)
+    close(
+        TruncatedRoPE().frequencies(head_dim, 1),
+        ProportionalRoPE(0.5, base).frequencies(head_dim, 1).tolist(),
+    )
 
 
 @pytest.mark.parametrize("head_dim", [4, 6, 60, 128])
@@ -128,7 +126,7 @@ def test_the_papers_p_rope_can_be_written_as_a_proportional_one(head_dim):
 @pytest.mark.parametrize("stretch", [1.0, 1.01, 4.0, 16.0, 1000.0])
 def test_ntk(head_dim, base, stretch):
     raised = base * stretch ** (head_dim / (head_dim - 2))
-    table = ntk_frequencies(head_dim, stretch, base)
+    table = NTK(100, base).frequencies(head_dim, 100 * stretch)
     close(table, [raised ** (-2 * k / head_dim) for k in range(head_dim // 2)])
     # What the exponent is for: the ends of the table.
     assert table[0] == 1
@@ -136,8 +134,8 @@ def test_ntk(head_dim, base, stretch):
 
 
 def test_ntk_of_a_single_pair_changes_nothing():
-    assert ntk_frequencies(2, stretch=16.0).tolist() == [1.0]
-    several = ntk_frequencies(2, stretch=torch.tensor([1.0, 16.0], dtype=torch.float64))
+    assert NTK(64).frequencies(2, 1024).tolist() == [1.0]
+    several = NTK(64).frequencies(2, torch.tensor([64, 1024]))
     assert several.tolist() == [[1.0], [1.0]]
 
 
@@ -154,7 +152,7 @@ def test_ntk_is_what_transformers_calls_dynamic_at_factor_1(head_dim, base, cont
         factor=1.0,
     )
     assert factor == 1
-    close_to_float32(ntk_frequencies(head_dim, max(context_length / 256, 1.0), base), expected)
+    close_to_float32(NTK(256, base).frequencies(head_dim, context_length), expected)
 
 
 def yarn_in_loops(head_dim, stretch, train_length, base, fast, slow):
@@ -185,14 +183,15 @@ def yarn_in_loops(head_dim, stretch, train_length, base, fast, slow):
 )
 def test_yarn(head_dim, base, stretch, train_length, fast, slow):
     expected = yarn_in_loops(head_dim, stretch, train_length, base, fast, slow)
-    close(yarn_frequencies(head_dim, stretch, train_length, base, fast, slow), expected)
+    yarn = YaRN(train_length, base, fast, slow)
+    close(yarn.frequencies(head_dim, stretch * train_length), expected)
 
 
 @pytest.mark.parametrize("train_length", [64, 1000, 4096])
 @pytest.mark.parametrize("base", [100.0, 10_000.0, 500_000.0])
 def test_yarn_keeps_fast_pairs_and_divides_slow_ones(train_length, base):
-    table = yarn_frequencies(128, 4.0, train_length, base)
-    shares = (table / rope_frequencies(128, base)).tolist()
+    table = YaRN(train_length, base).frequencies(128, 4 * train_length)
+    shares = (table / RoPE(base).frequencies(128, 1)).tolist()
     rotations = [train_length * base ** (-k / 64) / math.tau for k in range(64)]
     for share, turns in zip(shares, rotations, strict=True):
         if turns >= 32:
@@ -204,8 +203,8 @@ def test_yarn_keeps_fast_pairs_and_divides_slow_ones(train_length, base):
 
 def test_yarn_changes_nothing_where_all_pairs_are_fast():
     # The ramp would begin after the last pair, and end before it begins.
-    table = yarn_frequencies(8, 4.0, train_length=4096, base=1.5)
-    close(table, rope_frequencies(8, 1.5).tolist())
+    table = YaRN(4096, base=1.5).frequencies(8, 4 * 4096)
+    close(table, RoPE(1.5).frequencies(8, 1).tolist())
 
 
 @pytest.mark.parametrize("head_dim", [4, 60, 64, 128])
@@ -221,20 +220,21 @@ def test_yarn_is_that_of_transformers(head_dim, base, stretch, train_length):
         factor=stretch,
         original_max_position_embeddings=train_length,
     )
-    close_to_float32(yarn_frequencies(head_dim, stretch, train_length, base), expected)
+    yarn = YaRN(train_length, base)
+    close_to_float32(yarn.frequencies(head_dim, stretch * train_length), expected)
 
 
 @pytest.mark.parametrize("head_dim", [-2, 0, 1, 3, 65])
 @pytest.mark.parametrize("table", TABLES)
 def test_a_head_that_has_no_pairs_is_refused(table, head_dim):
     with pytest.raises(ValueError, match=f"head_dim must be even and at least 2, got {head_dim}"):
-        TABLES[table](head_dim)
+        TABLES[table].frequencies(head_dim, 128)
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_tables_are_highest_first_and_one_a_pair(table):
+def test_tables_are_highest_first_and_one_per_pair(table):
     for head_dim in (4, 6, 64, 102):
-        frequencies = TABLES[table](head_dim)
+        frequencies = TABLES[table].frequencies(head_dim, 128)
         assert frequencies.shape == (head_dim // 2,)
         assert frequencies[0] == 1
         assert (frequencies.diff() <= 0).all()

@@ -225,7 +225,7 @@ def test_existing_names_and_titles_are_refused(registered):
     for name in ("own-scheme", "rope"):
         with pytest.raises(ValueError, match=f"already a scheme '{name}'"):
             schemes.register(own(name, title="Another"))
-    with pytest.raises(ValueError, match="already a scheme with the title 'RoPE'"):
+    with pytest.raises(ValueError, match="title 'RoPE' already names another scheme"):
         schemes.register(own("another", title="RoPE"))
     assert schemes.get("rope") == Scheme(RoPE())
 

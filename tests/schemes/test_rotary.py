@@ -251,10 +251,10 @@ def test_no_pair_or_every_pair_may_turn():
 
 def test_bad_fractions_are_refused():
     for fraction in (-0.1, 1.1, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match=f"fraction must be between 0 and 1, got {fraction}"):
+        with pytest.raises(ValueError, match=f"fraction must be .*, got {fraction}"):
             ProportionalRoPE(fraction)
     for fraction in (True, "0.5", None):
-        with pytest.raises(TypeError, match="fraction must be a number between 0 and 1"):
+        with pytest.raises(TypeError, match="fraction must be a real number"):
             ProportionalRoPE(fraction)
 
 

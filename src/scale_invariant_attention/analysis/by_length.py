@@ -9,7 +9,7 @@ Shapes: C contexts, H heads, G ranges.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,6 +30,10 @@ DIGITS = 5
 
 # Tokens per call of the model, unless a single context is longer.
 TOKENS_AT_ONCE = 16_384
+
+
+# The fields of `LayerAttention` that are recorded as means over contexts.
+MEANS = ("share", "entropy", "keys", "global_entropy", "recent_share")
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,20 +72,14 @@ class LengthAttention:
             "length": self.length,
             "edges": list(self.edges),
             "overall": {
-                name: [
-                    {"mean": _short(it.mean), "standard_error": _error(it)}
-                    for it in self.overall(name)
-                ]
-                for name in ("share", "entropy", "global_entropy", "recent_share")
+                name: [_estimate_numbers(estimate) for estimate in self.overall(name)]
+                for name in MEANS
+                if name != "keys"
             },
             "layers": [
                 {
                     "layer": layer.layer,
-                    "share": _numbers(layer.share.mean(0)),
-                    "entropy": _numbers(layer.entropy.mean(0)),
-                    "keys": _numbers(layer.keys.mean(0)),
-                    "global_entropy": _numbers(layer.global_entropy.mean(0)),
-                    "recent_share": _numbers(layer.recent_share.mean(0)),
+                    **{name: _numbers(getattr(layer, name).mean(0)) for name in MEANS},
                     "scores": _score_numbers(layer.scores),
                     "unrotated_scores": _score_numbers(layer.unrotated_scores),
                 }
@@ -121,7 +119,7 @@ def attention_by_length(
     >>> long.edges, long.layers[0].share.shape
     ((0, 10, 64), torch.Size([1, 4, 2]))
     """
-    wanted = None if edges is None else checked_edges(edges)
+    given = None if edges is None else checked_edges(edges)
     recent = integer("recent", recent, at_least=1)
     queries = integer("queries", queries, at_least=1)
     for length in lengths:
@@ -130,30 +128,33 @@ def attention_by_length(
                 f"lengths must be at most the {tokens.shape[1]} tokens of a context, got {length}; "
                 f"give longer contexts or shorter lengths"
             )
-    found: list[LengthAttention] = []
+    attention: list[LengthAttention] = []
     read = 0
     for length in lengths:
-        own = range_edges(length, ratio) if wanted is None else _up_to(wanted, length)
-        gathering = _Gathering(own, recent, queries)
+        if given is None:
+            edges = range_edges(length, ratio)
+        else:
+            edges = (*(edge for edge in given if edge < length), length)
+        gathering = _Gathering(edges, recent, queries)
         at_once = max(1, TOKENS_AT_ONCE // length)
         for first in range(0, len(tokens), at_once):
             batch = tokens[first : first + at_once, -length:]
             source(batch, gathering.add)
             read += batch.numel()
             progress(read)
-        found.append(LengthAttention(length, own, gathering.layers()))
-    return found
+        attention.append(LengthAttention(length, edges, gathering.layers()))
+    return attention
 
 
+@dataclass
 class _Gathering:
     """Accumulated results of every layer, over all contexts of a length."""
 
-    def __init__(self, edges: tuple[int, ...], recent: int, queries: int) -> None:
-        self.edges = edges
-        self.recent = recent
-        self.queries = queries
-        self.parts: dict[int, list[tuple[Tensor, ...]]] = {}
-        self.scores: dict[int, tuple[ScoreGathering, ScoreGathering]] = {}
+    edges: tuple[int, ...]
+    recent: int
+    queries: int
+    parts: dict[int, list[tuple[Tensor, ...]]] = field(default_factory=dict)
+    scores: dict[int, tuple[ScoreGathering, ScoreGathering]] = field(default_factory=dict)
 
     def add(self, scores: LayerScores) -> None:
         """Add one layer of a batch of contexts."""
@@ -173,9 +174,8 @@ class _Gathering:
             )
         )
         rows = spread_rows(length, SCORED_QUERIES)
-        rotated, unrotated = self.scores.setdefault(
-            scores.layer, (ScoreGathering(), ScoreGathering())
-        )
+        new = ScoreGathering(), ScoreGathering()
+        rotated, unrotated = self.scores.setdefault(scores.layer, new)
         rotated.add(scores, rows)
         if scores.rotary_known:
             unrotated.add(scores.before_rotary, rows)
@@ -185,24 +185,14 @@ class _Gathering:
         return tuple(self._layer(layer) for layer in sorted(self.parts))
 
     def _layer(self, layer: int) -> LayerAttention:
-        share, entropy, keys, global_entropy, recent_share = (
-            torch.cat(pieces).cpu() for pieces in zip(*self.parts[layer], strict=True)
-        )
+        means = (torch.cat(pieces).cpu() for pieces in zip(*self.parts[layer], strict=True))
         rotated, unrotated = self.scores[layer]
         return LayerAttention(
             layer,
-            share,
-            entropy,
-            keys,
-            global_entropy,
-            recent_share,
-            rotated.statistics,
-            unrotated.statistics if unrotated.moments.count else None,
+            **dict(zip(MEANS, means, strict=True)),
+            scores=rotated.statistics,
+            unrotated_scores=unrotated.statistics if unrotated.moments.count else None,
         )
-
-
-def _up_to(edges: tuple[int, ...], length: int) -> tuple[int, ...]:
-    return (*(edge for edge in edges if edge < length), length)
 
 
 def _score_numbers(statistics: ScoreStatistics | None) -> dict[str, Any] | None:
@@ -216,8 +206,9 @@ def _score_numbers(statistics: ScoreStatistics | None) -> dict[str, Any] | None:
     }
 
 
-def _error(estimate: Estimate) -> float | None:
-    return _short(estimate.standard_error) if len(estimate.values) > 1 else None
+def _estimate_numbers(estimate: Estimate) -> dict[str, float | None]:
+    error = _short(estimate.standard_error) if len(estimate.values) > 1 else None
+    return {"mean": _short(estimate.mean), "standard_error": error}
 
 
 def _numbers(values: Tensor) -> list[Any]:

@@ -6,8 +6,7 @@ fall on few tokens.
 """
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -57,6 +56,13 @@ class RangeDiagnosis:
     tokens: float | None
     part: float | None
 
+    @property
+    def is_spread_out(self) -> bool:
+        """Whether attention falls on too large a part of enough tokens."""
+        if self.tokens is None or self.part is None:
+            return False
+        return self.part > SPREAD_OUT and self.tokens / self.part >= FEWEST
+
 
 @dataclass(frozen=True)
 class LayerDiagnosis:
@@ -100,24 +106,23 @@ def diagnose(
     keys, and whether it is a transformers model, which can be converted and calibrated.
     """
     layers = tuple(_layer(measured, layer) for layer in measured.layers)
-    found = {finding for layer in layers for finding in layer.findings}
-    advice = {
-        finding: " ".join(text)
-        for finding, *text in _advice(scale_invariant, qk_norm, transformers)
-        if finding in found
-    }
+    findings = {finding for layer in layers for finding in layer.findings}
+    advice = _advice(scale_invariant, qk_norm, transformers)
     share = torch.stack([layer.share.mean((0, 1)) for layer in measured.layers]).mean(0)
     slope = _number(mass_slope(measured.edges, share))
-    return Diagnosis(measured.length, slope, layers, advice)
+    relevant = {finding: text for finding, text in advice.items() if finding in findings}
+    return Diagnosis(measured.length, slope, layers, relevant)
 
 
 def _layer(measured: LengthAttention, layer: LayerAttention) -> LayerDiagnosis:
     scores = layer.scores
     share = layer.share.mean(0)
     slopes = mass_slope(measured.edges, share)
-    slope = mass_slope(measured.edges, share.mean(0))
+    known = slopes[slopes.isfinite()]
+    slope = _number(mass_slope(measured.edges, share.mean(0)))
+    score_mean = float(scores.mean.mean())
     # Variance of the scores of all heads together.
-    variance = scores.variance.mean() + scores.mean.var(unbiased=False)
+    score_spread = float((scores.variance.mean() + scores.mean.var(unbiased=False)).sqrt())
     spreads = scores.variance.sqrt()
     ranges = tuple(
         RangeDiagnosis(start, stop, mass, *_sparsity(entropy, keys))
@@ -129,45 +134,30 @@ def _layer(measured: LengthAttention, layer: LayerAttention) -> LayerDiagnosis:
             strict=True,
         )
     )
-    known = slopes[slopes.isfinite()]
-    made = LayerDiagnosis(
+    exceeded = {
+        NARROW_SCORES: score_spread < NARROW,
+        WIDE_SCORES: score_spread > WIDE,
+        OFF_CENTRE_SCORES: abs(score_mean) > OFF_CENTRE,
+        DRIFTS_FAR: slope is not None and slope > SLOPE,
+        STAYS_NEAR: slope is not None and slope < -SLOPE,
+        SPREADS_OUT: any(it.start >= LOCAL and it.is_spread_out for it in ranges),
+    }
+    return LayerDiagnosis(
         layer=layer.layer,
-        score_mean=float(scores.mean.mean()),
-        score_spread=float(variance.sqrt()),
+        score_mean=score_mean,
+        score_spread=score_spread,
         score_spreads=(float(spreads.min()), float(spreads.max())),
         kurtosis=_number(scores.kurtosis.mean()),
-        slope=_number(slope),
+        slope=slope,
         slopes=(float(known.min()), float(known.max())) if len(known) else None,
         recent_share=float(layer.recent_share.mean()),
         ranges=ranges,
-        findings=(),
+        findings=tuple(finding for finding, is_found in exceeded.items() if is_found),
     )
-    return replace(made, findings=tuple(_findings(made)))
 
 
-def _findings(layer: LayerDiagnosis) -> Iterator[str]:
-    if layer.score_spread < NARROW:
-        yield NARROW_SCORES
-    if layer.score_spread > WIDE:
-        yield WIDE_SCORES
-    if abs(layer.score_mean) > OFF_CENTRE:
-        yield OFF_CENTRE_SCORES
-    if layer.slope is not None and layer.slope > SLOPE:
-        yield DRIFTS_FAR
-    if layer.slope is not None and layer.slope < -SLOPE:
-        yield STAYS_NEAR
-    if any(it.start >= LOCAL and _is_spread_out(it) for it in layer.ranges):
-        yield SPREADS_OUT
-
-
-def _is_spread_out(found: RangeDiagnosis) -> bool:
-    if found.tokens is None or found.part is None:
-        return False
-    return found.part > SPREAD_OUT and found.tokens / found.part >= FEWEST
-
-
-def _advice(scale_invariant: bool, qk_norm: bool, transformers: bool) -> Iterator[tuple[str, ...]]:
-    """Each finding, its meaning, and a remedy."""
+def _advice(scale_invariant: bool, qk_norm: bool, transformers: bool) -> dict[str, str]:
+    """The meaning of each finding, and a remedy."""
     transform = (
         "convert it to a scale-invariant scheme (huggingface.convert) and fine-tune it"
         if transformers
@@ -187,52 +177,42 @@ def _advice(scale_invariant: bool, qk_norm: bool, transformers: bool) -> Iterato
         )
     else:
         unit = "Normalise queries and keys per head: train with qk_norm=True."
-    then = "far ranges get" if scale_invariant else "with the transform, far ranges would get"
-    yield (
-        NARROW_SCORES,
-        f"The transform assumes scores with a spread of 1, and this one is below {NARROW}: {then} too "
-        f"little attention.",
-        unit,
-    )
-    yield (
-        WIDE_SCORES,
-        f"The transform assumes scores with a spread of 1, and this one is above {WIDE}: {then} too "
-        f"much attention.",
-        unit,
-    )
-    yield (
-        OFF_CENTRE_SCORES,
-        f"The transform assumes scores with mean 0, and this one is off by more than {OFF_CENTRE}. Its "
-        f"gain multiplies the mean: if it is negative, {then} less attention, if it is positive, more.",
-        unit,
-    )
-    yield (
-        DRIFTS_FAR,
-        f"Each decade of distance gets more attention than the one before (slope above {SLOPE}; the "
-        f"same weight at every distance has slope 1): the local context is lost as the context grows.",
-        "With the transform, the cause is scores wider than 1 or of positive mean, or a tau beyond the "
-        "relevant distances: lower tau."
-        if scale_invariant
-        else f"To fix this, {transform}.",
-    )
-    yield (
-        STAYS_NEAR,
-        f"Each decade of distance gets less attention than the one before (slope below {-SLOPE}): "
-        f"distant text is hardly read.",
-        "With the transform, the cause is scores narrower than 1 or of negative mean: the heads have "
-        "learned to attend to nearby tokens. This is harmless if distant text has nothing to add; "
-        "otherwise train at a longer length, or on text with long-range dependencies."
-        if scale_invariant
-        else f"Biases such as ALiBi's do this by design; to read distant text, {transform}.",
-    )
-    yield (
-        SPREADS_OUT,
-        f"Inside a range beyond {LOCAL} tokens attention falls on more than {SPREAD_OUT:.0%} of the "
-        f"tokens: it averages them rather than selecting a few.",
-        "With the transform, the cause is scores narrower than 1."
-        if scale_invariant
-        else f"To sharpen attention by distance, {transform}; LogN sharpens it by context length.",
-    )
+    if scale_invariant:
+        then = "far ranges get"
+        drifting = (
+            "With the transform, the cause is scores wider than 1 or of positive mean, or a tau beyond "
+            "the relevant distances: lower tau."
+        )
+        near = (
+            "With the transform, the cause is scores narrower than 1 or of negative mean: the heads "
+            "have learned to attend to nearby tokens. This is harmless if distant text has nothing to add; "
+            "otherwise train at a longer length, or on text with long-range dependencies."
+        )
+        spreading = "With the transform, the cause is scores narrower than 1."
+    else:
+        then = "with the transform, far ranges would get"
+        drifting = f"To fix this, {transform}."
+        near = f"Biases such as ALiBi's do this by design; to read distant text, {transform}."
+        spreading = (
+            f"To sharpen attention by distance, {transform}; LogN sharpens it by context length."
+        )
+    assumed = "The transform assumes scores with"
+    return {
+        NARROW_SCORES: f"{assumed} a spread of 1, and this one is below {NARROW}: {then} too little "
+        f"attention. {unit}",
+        WIDE_SCORES: f"{assumed} a spread of 1, and this one is above {WIDE}: {then} too much "
+        f"attention. {unit}",
+        OFF_CENTRE_SCORES: f"{assumed} mean 0, and this one is off by more than {OFF_CENTRE}. Its "
+        f"gain multiplies the mean: if it is negative, {then} less attention, if it is positive, "
+        f"more. {unit}",
+        DRIFTS_FAR: "Each decade of distance gets more attention than the one before (slope above "
+        f"{SLOPE}; the same weight at every distance has slope 1): the local context is lost as the "
+        f"context grows. {drifting}",
+        STAYS_NEAR: "Each decade of distance gets less attention than the one before (slope below "
+        f"{-SLOPE}): distant text is hardly read. {near}",
+        SPREADS_OUT: f"Inside a range beyond {LOCAL} tokens attention falls on more than "
+        f"{SPREAD_OUT:.0%} of the tokens: it averages them rather than selecting a few. {spreading}",
+    }
 
 
 def _sparsity(entropy: float, keys: float) -> tuple[float, float] | tuple[None, None]:

@@ -6,7 +6,7 @@ from statistics import NormalDist
 import torch
 from torch import Tensor
 
-from ._scores import LayerScores, Tile
+from ._scores import LayerScores
 
 # The first token is often an attention sink, with scores unlike any others.
 FIRST_KEYS = 1
@@ -14,16 +14,15 @@ FIRST_KEYS = 1
 # A histogram around the mean: quantiles are accurate to 1/256 of the spread.
 BINS = 8192
 REACH = 16.0
-# Evenly spaced on the axis of a normal quantile plot, up to three standard deviations in both
-# directions.
-NORMAL_QUANTILES = tuple(place / 8 for place in range(-24, 25))
+# Evenly spaced on the axis of a normal quantile plot, up to three standard deviations either way.
+NORMAL_QUANTILES = tuple(eighths / 8 for eighths in range(-24, 25))
 
 # The powers whose sums give the four moments.
 POWERS = (1, 2, 3, 4)
 
 
 class Moments:
-    """Mean, variance, skewness and kurtosis of rows of values that arrive in pieces, in float64.
+    """The first four moments of rows of values that arrive in pieces, in float64.
 
     Powers are summed about the mean of the first piece, which avoids cancellation where the mean is
     far from zero.
@@ -31,7 +30,7 @@ class Moments:
     >>> moments = Moments()
     >>> for piece in torch.arange(8.0).chunk(2):
     ...     moments.add(piece.view(1, 4))
-    >>> moments.mean, moments.variance
+    >>> moments.central[:2]
     (tensor([3.5000], dtype=torch.float64), tensor([5.2500], dtype=torch.float64))
     """
 
@@ -53,42 +52,13 @@ class Moments:
         self.count += values.shape[1]
 
     @property
-    def mean(self) -> Tensor:
-        """``[rows]``."""
-        return self._shift + self._raw[0]
-
-    @property
-    def variance(self) -> Tensor:
-        """``[rows]``, of all values rather than of a sample."""
-        return self._central[0]
-
-    @property
-    def spread(self) -> Tensor:
-        """The standard deviation, ``[rows]``."""
-        return self.variance.sqrt()
-
-    @property
-    def skewness(self) -> Tensor:
-        """``[rows]``; 0 for a Gaussian, and NaN where nothing varies."""
-        variance, third, _ = self._central
-        return third / variance.pow(1.5)
-
-    @property
-    def kurtosis(self) -> Tensor:
-        """The excess over a Gaussian's, ``[rows]``; NaN where nothing varies."""
-        variance, _, fourth = self._central
-        return fourth / variance.square() - 3
-
-    @property
-    def _raw(self) -> Tensor:
+    def central(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Mean, (biased) variance, third and fourth central moment of each row, ``[rows]``."""
         if self.count == 0:
             raise ValueError("moments need values, got none: no query sees a key that counts")
-        return self._sums / self.count
-
-    @property
-    def _central(self) -> tuple[Tensor, Tensor, Tensor]:
-        mean, second, third, fourth = self._raw
+        mean, second, third, fourth = self._sums / self.count
         return (
+            self._shift + mean,
             (second - mean**2).clamp(min=0),
             third - 3 * mean * second + 2 * mean**3,
             fourth - 4 * mean * third + 6 * mean**2 * second - 3 * mean**4,
@@ -101,19 +71,15 @@ class ScoreStatistics:
 
     mean: Tensor
     variance: Tensor
-    skewness: Tensor
-    kurtosis: Tensor  # excess kurtosis
+    skewness: Tensor  # 0 for a Gaussian, and NaN where nothing varies
+    kurtosis: Tensor  # the excess over a Gaussian's; NaN where nothing varies
     quantiles: Tensor
     normal_quantiles: tuple[float, ...]
     pairs: int  # query-key pairs per head
 
 
 class ScoreGathering:
-    """Accumulates statistics of one layer's scores over several texts.
-
-    Args:
-        first_keys: keys at positions below this are excluded.
-    """
+    """Statistics of one layer's scores over several texts, without keys at positions < `first_keys`."""
 
     def __init__(self, first_keys: int = FIRST_KEYS) -> None:
         self.first_keys = first_keys
@@ -125,15 +91,17 @@ class ScoreGathering:
     def add(self, scores: LayerScores, rows: Tensor | None = None) -> None:
         """Add the queries at indices `rows`, with all their visible keys; None is every query."""
         for tile in scores.tiles(rows):
-            values = _counted_scores(tile, self.first_keys)
+            counted = tile.visible & (tile.key_positions >= self.first_keys).unsqueeze(-2)
+            counted = counted.expand(tile.scores.shape[0], -1, -1)
+            values = tile.scores.transpose(0, 1)[:, counted].double()
             if values.shape[1]:
                 self.moments.add(values)
                 self._count(values)
 
     def _count(self, values: Tensor) -> None:
         if not len(self._counts):
-            mean, spread = self.moments.mean, self.moments.spread
-            spread = spread.clamp(min=1e-6).maximum(1e-6 * mean.abs())
+            mean, variance, *_ = self.moments.central
+            spread = variance.sqrt().clamp(min=1e-6).maximum(1e-6 * mean.abs())
             self._low, self._width = mean - REACH * spread, 2 * REACH * spread / BINS
             self._counts = values.new_zeros(len(values), BINS)
         bins = ((values - self._low.unsqueeze(1)) / self._width.unsqueeze(1)).long()
@@ -142,27 +110,27 @@ class ScoreGathering:
     @property
     def statistics(self) -> ScoreStatistics:
         """Statistics of everything added so far."""
-        moments = self.moments
+        mean, variance, third, fourth = self.moments.central
         return ScoreStatistics(
-            moments.mean,
-            moments.variance,
-            moments.skewness,
-            moments.kurtosis,
+            mean,
+            variance,
+            third / variance.pow(1.5),
+            fourth / variance.square() - 3,
             self._quantiles(),
             NORMAL_QUANTILES,
-            moments.count,
+            self.moments.count,
         )
 
     def _quantiles(self) -> Tensor:
         """Quantiles of the histogram, interpolated linearly inside bins."""
-        levels = [NormalDist().cdf(place) for place in NORMAL_QUANTILES]
+        levels = [NormalDist().cdf(quantile) for quantile in NORMAL_QUANTILES]
         shares = self._counts / self._counts.sum(1, keepdim=True)
         below = shares.cumsum(1)
-        wanted = torch.tensor(levels, dtype=below.dtype, device=below.device)
-        place = torch.searchsorted(below, wanted.repeat(len(below), 1)).clamp(max=BINS - 1)
-        here = shares.gather(1, place)
-        inside = ((wanted - below.gather(1, place)) / here.clamp(min=1e-300) + 1).clamp(0, 1)
-        return self._low.unsqueeze(1) + (place + inside) * self._width.unsqueeze(1)
+        level = torch.tensor(levels, dtype=below.dtype, device=below.device)
+        bins = torch.searchsorted(below, level.repeat(len(below), 1)).clamp(max=BINS - 1)
+        share = shares.gather(1, bins)
+        inside = ((level - below.gather(1, bins)) / share.clamp(min=1e-300) + 1).clamp(0, 1)
+        return self._low.unsqueeze(1) + (bins + inside) * self._width.unsqueeze(1)
 
 
 def score_statistics(
@@ -183,10 +151,3 @@ def score_statistics(
     gathering = ScoreGathering(first_keys)
     gathering.add(scores, rows)
     return gathering.statistics
-
-
-def _counted_scores(tile: Tile, first_keys: int) -> Tensor:
-    """Scores of visible pairs, without the first keys, ``[H, pairs]`` in float64."""
-    counted = tile.visible & (tile.key_positions >= first_keys).unsqueeze(-2)
-    counted = counted.expand(tile.scores.shape[0], -1, -1)
-    return tile.scores.transpose(0, 1)[:, counted].double()

@@ -128,15 +128,15 @@ def measure_scores(
             count += 1
     if count == 0:
         raise ValueError("batches must hold at least one batch of tokens, got none")
-    moments = [layer.moments for layer in gathered]
+    mean, variance = zip(*(layer.moments.central[:2] for layer in gathered), strict=True)
     unmeasured = [layer for layer, scores in enumerate(moments) if not scores.count]
     if unmeasured:
         raise NotImplementedError(
             f"layers {unmeasured} of {type(model).__name__} have no attention, which calibration needs"
         )
     return Calibration(
-        torch.stack([layer.spread.cpu() for layer in moments]),
-        torch.stack([layer.mean.cpu() for layer in moments]),
+        torch.stack(variance).sqrt().cpu(),
+        torch.stack(mean).cpu(),
     )
 
 

@@ -19,7 +19,13 @@ ROOM = 1024
 
 
 class Sampler:
-    """Choose the next token from its logits: the likeliest, or a sample, reproducible with a seed.
+    """Choose the next token from its logits: the likeliest, or a sample.
+
+    Args:
+        temperature: 0 takes the likeliest token and ignores the rest; 1 samples as the model predicts.
+        top_k: sample only among the `top_k` likeliest tokens.
+        top_p: sample only among the fewest likeliest tokens whose probabilities add up to this.
+        seed: makes samples reproducible; None uses torch's global generator.
 
     >>> Sampler()(torch.tensor([[0.0, 2.0, 1.0]]))
     tensor([1])
@@ -83,9 +89,8 @@ def keep_top_p(logits: Tensor, top_p: float) -> Tensor:
     ordered, tokens = logits.sort(-1, descending=True)
     probabilities = ordered.softmax(-1)
     before = probabilities.cumsum(-1) - probabilities
-    return torch.full_like(logits, -inf).scatter(
-        -1, tokens, ordered.masked_fill(before >= top_p, -inf)
-    )
+    kept = ordered.masked_fill(before >= top_p, -inf)
+    return torch.full_like(logits, -inf).scatter(-1, tokens, kept)
 
 
 def left_padded(prompts: Sequence[Sequence[int]], pad_token: int = 0) -> tuple[Tensor, Tensor]:
@@ -118,13 +123,15 @@ def generate_tokens(
         raise TypeError(
             f"stop_tokens must be a sequence of tokens, got {stop_tokens!r}: pass [{stop_tokens!r}]"
         )
-    stops = torch.tensor(
-        [integer("stop_tokens", token) for token in stop_tokens],
-        dtype=torch.long,
-        device=tokens.device,
-    )
+    numbers = [integer("stop_tokens", token) for token in stop_tokens]
+    stops = torch.tensor(numbers, dtype=torch.long, device=tokens.device)
     if token_mask is not None:
-        _check_left_padding(token_mask)
+        padded_later = token_mask[:, :-1] & ~token_mask[:, 1:]
+        if bool(padded_later.any()) or not bool(token_mask[:, -1].all()):
+            raise ValueError(
+                "token_mask may be False only on the left of a row, and must be True at its end: "
+                "pad prompts on the left, as left_padded does"
+            )
     return _steps(model, tokens, token_mask, max_new_tokens, sampler, stops)
 
 
@@ -152,11 +159,3 @@ def _steps(
         if len(ended) and ended.all():
             return
         tokens, token_mask = written.unsqueeze(1), None
-
-
-def _check_left_padding(token_mask: Tensor) -> None:
-    if not bool(token_mask[:, -1].all()) or bool((token_mask[:, :-1] & ~token_mask[:, 1:]).any()):
-        raise ValueError(
-            "token_mask may be False only on the left of a row, and must be True at its end: "
-            "pad prompts on the left, as left_padded does"
-        )

@@ -4,6 +4,7 @@ Shapes: B batch, L tokens, N keys, W width, H heads, D head_dim.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -50,10 +51,9 @@ class Attention(nn.Module):
         self.head_dim = config.head_dim
         self.qk_norm = config.qk_norm
         self.layer = layer
-        self.query = nn.Linear(config.width, config.width, bias=False)
-        self.key = nn.Linear(config.width, config.width, bias=False)
-        self.value = nn.Linear(config.width, config.width, bias=False)
-        self.output = nn.Linear(config.width, config.width, bias=False)
+        self.query, self.key, self.value, self.output = (
+            nn.Linear(config.width, config.width, bias=False) for _ in range(4)
+        )
         self.scheme = SchemeLayer(scheme, config.heads)
 
     def forward(self, x: Tensor, call: ForwardPass) -> Tensor:
@@ -76,22 +76,18 @@ class Attention(nn.Module):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, call: ForwardPass) -> Tensor:
         """``[B, H, L, D]``, ``[B, H, N, D]`` and ``[B, H, N, D]`` to ``[B, H, L, D]``."""
+        visibility, affine = call.layout.visibility, self.affine(call, query)
         out: Tensor = self.scheme.attend(
-            query,
-            key,
-            value,
-            call.layout.visibility,
-            affine=self.affine(call, query),
-            backend=call.backend,
+            query, key, value, visibility, affine=affine, backend=call.backend
         )
         return out
 
     def affine(self, call: ForwardPass, query: Tensor) -> DistanceAffine:
         """Gain and bias for all distances of a call, for queries of this dtype and device."""
-        span = call.layout.span
         if call.cache is None:
-            return self.scheme.affine(span, query)
-        return call.cache.affine(self.layer, span, lambda length: self.scheme.affine(length, query))
+            return self.scheme.affine(call.layout.span, query)
+        make = partial(self.scheme.affine, query=query)
+        return call.cache.affine(self.layer, call.layout.span, make)
 
     def _split(self, x: Tensor) -> Tensor:
         """``[B, L, W]`` to ``[B, H, L, D]``."""

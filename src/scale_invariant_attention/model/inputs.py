@@ -23,7 +23,6 @@ FAR = 2**61
 def check_inputs(
     vocab_size: int,
     tokens: Tensor,
-    *,
     positions: Tensor | None = None,
     documents: Tensor | None = None,
     token_mask: Tensor | None = None,
@@ -33,18 +32,16 @@ def check_inputs(
     """Check every argument of a call before anything runs."""
     _check_integers("tokens", tokens)
     if tokens.ndim != 2 or tokens.shape[1] == 0:
+        shape = tuple(tokens.shape)
         raise ValueError(
-            "tokens must be [batch, length] with at least one token per row, "
-            f"got shape {tuple(tokens.shape)}"
+            f"tokens must be [batch, length] with at least one token, got shape {shape}"
         )
-    # Checking on a GPU would stall it; there the embedding refuses bad tokens.
-    if tokens.numel() and tokens.device.type == "cpu" and holds_values(tokens):
+    # On a GPU the embedding refuses bad tokens.
+    if tokens.numel() and _readable(tokens):
         least, most = (int(extreme) for extreme in tokens.long().aminmax())
         if least < 0 or most >= vocab_size:
             wrong = least if least < 0 else most
             raise ValueError(f"tokens must be in 0 .. {vocab_size - 1}, got {wrong}")
-    if isinstance(positions, Tensor) and positions.numel() and positions.device.type == "cpu":
-        _check_positions(positions)
     for name, rows in (("positions", positions), ("documents", documents)):
         if rows is None:
             continue
@@ -54,6 +51,10 @@ def check_inputs(
                 f"{name} must be [{tokens.shape[1]}] or {list(tokens.shape)} like tokens, "
                 f"got shape {tuple(rows.shape)}"
             )
+    if positions is not None and positions.numel() and _readable(positions):
+        farthest = int(positions.long().abs().amax())
+        if not 0 <= farthest <= FARTHEST:
+            raise ValueError(f"positions must be at most {FARTHEST} from 0, got {farthest}")
     if token_mask is not None:
         if not isinstance(token_mask, Tensor) or token_mask.dtype != torch.bool:
             kind = token_mask.dtype if isinstance(token_mask, Tensor) else type(token_mask).__name__
@@ -63,23 +64,17 @@ def check_inputs(
                 f"token_mask must be {list(tokens.shape)} like tokens, "
                 f"got shape {tuple(token_mask.shape)}"
             )
-    if cache is not None and not isinstance(cache, KeyValueCache):
-        raise TypeError(f"cache must come from new_cache(), got {type(cache).__name__}")
     check_context_length(context_length, tokens.shape[0])
-    if cache is not None and documents is not None:
+    if cache is None:
+        return
+    if not isinstance(cache, KeyValueCache):
+        raise TypeError(f"cache must come from new_cache(), got {type(cache).__name__}")
+    if documents is not None:
         raise ValueError("documents cannot be given with a cache, which holds one document per row")
-    if cache is not None and context_length is not None:
+    if context_length is not None:
         raise ValueError(
             "context_length is set when the cache is created: new_cache(context_length=...)"
         )
-
-
-def _check_positions(positions: Tensor) -> None:
-    """Refuse positions that float64 cannot represent exactly."""
-    if holds_values(positions) and not positions.is_floating_point():
-        farthest = int(positions.long().abs().amax())
-        if not 0 <= farthest <= FARTHEST:
-            raise ValueError(f"positions must be at most {FARTHEST} from 0, got {farthest}")
 
 
 def check_context_length(context_length: int | Tensor | None, batch: int | None = None) -> None:
@@ -92,8 +87,7 @@ def check_context_length(context_length: int | Tensor | None, batch: int | None 
                 f"context_length must be a number or [{rows}], one per row, "
                 f"got shape {tuple(context_length.shape)}"
             )
-        on_cpu = context_length.device.type == "cpu" and holds_values(context_length)
-        if on_cpu and bool((context_length < 1).any()):
+        if _readable(context_length) and bool((context_length < 1).any()):
             raise ValueError(f"context_length must be at least 1, got {context_length.tolist()}")
     elif context_length is not None:
         integer("context_length", context_length, at_least=1)
@@ -104,6 +98,11 @@ def _check_integers(name: str, tensor: Tensor) -> None:
         raise TypeError(f"{name} must be an integer tensor, got {type(tensor).__name__}")
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype == torch.bool:
         raise TypeError(f"{name} must be an integer tensor, got {tensor.dtype}")
+
+
+def _readable(tensor: Tensor) -> bool:
+    """Whether values can be checked: reading those of a GPU would stall it."""
+    return tensor.device.type == "cpu" and holds_values(tensor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +121,7 @@ def sequence_layout(
     token_mask: Tensor | None,
     context_length: int | Tensor | None,
 ) -> SequenceLayout:
-    """The layout of a call without a cache; arguments as in ``GPT.forward``."""
+    """The layout of a call without a cache; arguments as in ``GPT.hidden_states``."""
     length = tokens.shape[1]
     if positions is None and documents is None and token_mask is None:
         indices = torch.arange(length, device=tokens.device)
@@ -216,8 +215,7 @@ def document_runs(documents: Tensor) -> Tensor:
     >>> document_runs(torch.tensor([[7, 7, 5, 5, 7]]))
     tensor([[0, 0, 1, 1, 2]])
     """
-    changes = documents.diff(dim=1, prepend=documents[:, :1]) != 0
-    return changes.long().cumsum(1)
+    return (documents.diff(dim=1, prepend=documents[:, :1]) != 0).long().cumsum(1)
 
 
 def document_extents(

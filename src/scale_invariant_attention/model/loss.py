@@ -71,24 +71,14 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         mean: bool,
         want_hidden: bool,
         want_weight: bool,
-        product_dtype: torch.dtype,
-        chunk_elements: int,
+        *settings: Any,  # product_dtype, chunk_elements
     ) -> Tensor:
-        now = mean and (want_hidden or want_weight)
         losses: Tensor
         losses, grad_hidden, grad_weight = _losses_and_gradients(
-            hidden,
-            weight,
-            targets,
-            None,
-            now and want_hidden,
-            now and want_weight,
-            product_dtype,
-            chunk_elements,
+            hidden, weight, targets, None, mean and want_hidden, mean and want_weight, *settings
         )
-        ctx.mean = mean
+        ctx.mean, ctx.settings = mean, settings
         ctx.wanted = want_hidden, want_weight
-        ctx.settings = product_dtype, chunk_elements
         ctx.dtypes = hidden.dtype, weight.dtype
         if not mean:
             ctx.save_for_backward(hidden, weight, targets)
@@ -213,7 +203,7 @@ def _results(
 ) -> tuple[Tensor, Tensor, Tensor]:
     dtype = compute_dtype(hidden.dtype)
     return (
-        hidden.new_empty(hidden.shape[0], dtype=dtype),
+        hidden.new_empty(len(hidden), dtype=dtype),
         hidden.new_empty(hidden.shape if want_hidden else 0),
         weight.new_empty(weight.shape if want_weight else 0, dtype=dtype),
     )
@@ -221,8 +211,7 @@ def _results(
 
 def _check(hidden: Tensor, weight: Tensor, targets: Tensor, reduction: str) -> torch.dtype:
     """Check the arguments, and return the dtype in which products are computed."""
-    named = {"hidden": hidden, "weight": weight, "targets": targets}
-    for name, tensor in named.items():
+    for name, tensor in {"hidden": hidden, "weight": weight, "targets": targets}.items():
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
         if tensor.device != hidden.device:
@@ -248,8 +237,8 @@ def _check(hidden: Tensor, weight: Tensor, targets: Tensor, reduction: str) -> t
     if reduction not in ("mean", "none"):
         raise ValueError(f"reduction must be 'mean' or 'none', got {reduction!r}")
     kind = hidden.device.type
-    wide = torch.float64 in (hidden.dtype, weight.dtype)
-    if not wide and kind != "meta" and torch.is_autocast_enabled(kind):
+    is_wide = torch.float64 in (hidden.dtype, weight.dtype)
+    if not is_wide and kind != "meta" and torch.is_autocast_enabled(kind):
         return torch.get_autocast_dtype(kind)
     if weight.dtype != hidden.dtype:
         raise TypeError(

@@ -138,14 +138,12 @@ def register(scheme: NamedScheme) -> None:
     if scheme.name in _REGISTRY:
         raise ValueError(f"there is already a scheme {scheme.name!r}: choose another name")
     if scheme.title in {row.title for row in _REGISTRY.values()}:
-        raise ValueError(
-            f"there is already a scheme with the title {scheme.title!r}: choose another"
-        )
+        raise ValueError(f"title {scheme.title!r} already names another scheme: choose another")
     if scheme.trained_as != scheme.name:
         entry(scheme.trained_as)
-    made = scheme.build()
-    if not isinstance(made, Scheme):
-        raise TypeError(f"build must return a Scheme, got {made!r} for {scheme.name!r}")
+    built = scheme.build()
+    if not isinstance(built, Scheme):
+        raise TypeError(f"build must return a Scheme, got {built!r} for {scheme.name!r}")
     _REGISTRY[scheme.name] = scheme
 
 
@@ -156,78 +154,29 @@ def unregister(name: str) -> None:
     del _REGISTRY[name]
 
 
-def _rope(base: float = 10_000.0) -> Scheme:
-    return Scheme(RoPE(base))
+class _Slots:
+    """Builds a scheme from the classes that fill its slots, whose options are the scheme's.
+
+    An option that two slots have, such as `train_length`, is one option of the scheme.
+    """
+
+    def __init__(self, **slots: Callable[..., Any]) -> None:
+        self.options = {slot: inspect.signature(fill).parameters for slot, fill in slots.items()}
+        self.slots = slots
+        merged = {name: each for options in self.options.values() for name, each in options.items()}
+        self.__signature__ = inspect.Signature(list(merged.values()))
+
+    def __call__(self, *values: Any, **options: Any) -> Scheme:
+        given = self.__signature__.bind(*values, **options).arguments
+        filled = {
+            slot: fill(**{name: given[name] for name in self.options[slot] if name in given})
+            for slot, fill in self.slots.items()
+        }
+        return Scheme(**filled)
 
 
-def _p_rope(base: float | None = None, fraction: float | None = None) -> Scheme:
-    return Scheme(_partial_rotary(base, fraction))
-
-
-def _nope() -> Scheme:
-    return Scheme()
-
-
-def _rope_ntk(train_length: int | None = None, base: float = 10_000.0) -> Scheme:
-    return Scheme(NTK(train_length, base))
-
-
-def _yarn(
-    train_length: int | None = None,
-    base: float = 10_000.0,
-    fast_rotations: float = 32.0,
-    slow_rotations: float = 1.0,
-) -> Scheme:
-    rotary = YaRN(train_length, base, fast_rotations, slow_rotations)
-    return Scheme(rotary, YaRNTemperature(train_length))
-
-
-def _logn_rope(
-    train_length: int | None = None, counts: str = "query", base: float = 10_000.0
-) -> Scheme:
-    return Scheme(RoPE(base), LogN(train_length, counts))
-
-
-def _logn_p_rope(
-    train_length: int | None = None,
-    counts: str = "query",
-    base: float | None = None,
-    fraction: float | None = None,
-) -> Scheme:
-    return Scheme(_partial_rotary(base, fraction), LogN(train_length, counts))
-
-
-def _logn_ntk(
-    train_length: int | None = None, counts: str = "query", base: float = 10_000.0
-) -> Scheme:
-    return Scheme(NTK(train_length, base), LogN(train_length, counts))
-
-
-def _alibi() -> Scheme:
-    return Scheme(distance=ALiBi())
-
-
-def _scale_invariant_p_rope(
-    base: float | None = None,
-    fraction: float | None = None,
-    tau: float = 10.0,
-    learn_tau: bool = False,
-) -> Scheme:
-    return Scheme(_partial_rotary(base, fraction), distance=ScaleInvariant(tau, learn_tau))
-
-
-def _scale_invariant_rope(
-    base: float = 10_000.0, tau: float = 10.0, learn_tau: bool = False
-) -> Scheme:
-    return Scheme(RoPE(base), distance=ScaleInvariant(tau, learn_tau))
-
-
-def _scale_invariant_nope(tau: float = 10.0, learn_tau: bool = False) -> Scheme:
-    return Scheme(distance=ScaleInvariant(tau, learn_tau))
-
-
-def _partial_rotary(base: float | None, fraction: float | None) -> Rotary:
-    """p-RoPE: the paper's half of the pairs, or a `fraction` of RoPE's frequencies if one is given."""
+def _p_rope(base: float | None = None, fraction: float | None = None) -> Rotary:
+    """The paper's half of the pairs, or a `fraction` of RoPE's frequencies if one is given."""
     given = {} if base is None else {"base": base}
     return TruncatedRoPE(**given) if fraction is None else ProportionalRoPE(fraction, **given)
 
@@ -241,7 +190,7 @@ SCALE_INVARIANT = "Anson et al., 2025, arXiv:2505.17083"
 PAPER_SCHEMES = (
     NamedScheme(
         "rope",
-        _rope,
+        _Slots(rotary=RoPE),
         "RoPE",
         "Queries and keys are rotated by angles that grow with position, so that scores depend on "
         "distance.",
@@ -250,7 +199,7 @@ PAPER_SCHEMES = (
     ),
     NamedScheme(
         "p-rope",
-        _p_rope,
+        _Slots(rotary=_p_rope),
         "p-RoPE",
         "RoPE without its slow rotations: half of the pairs of dimensions do not rotate.",
         P_ROPE,
@@ -258,7 +207,7 @@ PAPER_SCHEMES = (
     ),
     NamedScheme(
         "nope",
-        _nope,
+        _Slots(),
         "NoPE",
         "No positions except through the causal mask.",
         "Kazemnejad et al., 2023, arXiv:2305.19466",
@@ -266,7 +215,7 @@ PAPER_SCHEMES = (
     ),
     NamedScheme(
         "rope-ntk",
-        _rope_ntk,
+        _Slots(rotary=NTK),
         "RoPE+NTK",
         "Trained as RoPE; beyond the training length the base grows with the context, which keeps "
         "the slow rotations within the range seen in training.",
@@ -276,7 +225,7 @@ PAPER_SCHEMES = (
     ),
     NamedScheme(
         "yarn",
-        _yarn,
+        _Slots(rotary=YaRN, query_scale=YaRNTemperature),
         "YaRN",
         "Trained as RoPE; beyond the training length slow rotations become slower, fast ones stay, "
         "and logits are sharpened a little.",
@@ -286,7 +235,7 @@ PAPER_SCHEMES = (
     ),
     NamedScheme(
         "logn-rope",
-        _logn_rope,
+        _Slots(query_scale=LogN, rotary=RoPE),
         "LogN+RoPE",
         "RoPE with logits multiplied by the logarithm of the number of tokens seen, times a learned "
         "factor: sharper as the context grows.",
@@ -295,7 +244,7 @@ PAPER_SCHEMES = (
     ),
     NamedScheme(
         "logn-p-rope",
-        _logn_p_rope,
+        _Slots(query_scale=LogN, rotary=_p_rope),
         "LogN+p-RoPE",
         "p-RoPE with logits multiplied by the logarithm of the number of tokens seen, times a "
         "learned factor.",
@@ -304,7 +253,7 @@ PAPER_SCHEMES = (
     ),
     NamedScheme(
         "logn-ntk",
-        _logn_ntk,
+        _Slots(query_scale=LogN, rotary=NTK),
         "LogN+NTK",
         "Trained as LogN+RoPE; evaluated with NTK's growing base.",
         SCALABLE_SOFTMAX,
@@ -313,7 +262,7 @@ PAPER_SCHEMES = (
     ),
     NamedScheme(
         "alibi",
-        _alibi,
+        _Slots(distance=ALiBi),
         "ALiBi",
         "A penalty proportional to distance, with a different slope for each head, and no rotation.",
         "Press et al., 2021, arXiv:2108.12409",
@@ -321,7 +270,7 @@ PAPER_SCHEMES = (
     ),
     NamedScheme(
         "scale-invariant-p-rope",
-        _scale_invariant_p_rope,
+        _Slots(rotary=_p_rope, distance=ScaleInvariant),
         "Scale-inv. p-RoPE",
         "p-RoPE with a gain and a bias by distance that give every decade of distances about the "
         "same total attention, and few tokens most of it: the paper's method.",
@@ -330,7 +279,7 @@ PAPER_SCHEMES = (
     ),
     NamedScheme(
         "scale-invariant-rope",
-        _scale_invariant_rope,
+        _Slots(rotary=RoPE, distance=ScaleInvariant),
         "Scale-inv. RoPE",
         "The same gain and bias by distance on top of RoPE.",
         SCALE_INVARIANT,
@@ -338,7 +287,7 @@ PAPER_SCHEMES = (
     ),
     NamedScheme(
         "scale-invariant-nope",
-        _scale_invariant_nope,
+        _Slots(distance=ScaleInvariant),
         "Scale-inv. NoPE",
         "The same gain and bias by distance without any rotation.",
         SCALE_INVARIANT,
