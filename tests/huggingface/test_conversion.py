@@ -303,7 +303,7 @@ def test_a_scheme_that_transformers_cannot_express_is_refused(registered):
             "depends on the context length",
         ),
         ({"tau": -1.0}, ValueError, "tau"),
-        ({"tau": [1.0, 2.0]}, ValueError, "one per head, 4, got 2"),
+        ({"tau": [1.0, 2.0]}, ValueError, "4, one per head, got 2"),
         ({"tau": [1.0] * 4, "learn_tau": True}, ValueError, "one number with learn_tau"),
         ({"tau": torch.ones(4)}, TypeError, "tau"),
         ({"fraction": 0.01}, ValueError, "fraction"),

@@ -72,7 +72,7 @@ def test_one_tau_per_head_is_that_of_each_head_alone():
 
 
 def test_taus_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match="tau must be one number or one per head, 3, got 2"):
+    with pytest.raises(ValueError, match="tau must be one number or 3, one per head, got 2"):
         SchemeLayer(Scheme(distance=ScaleInvariant([1.0, 2.0])), 3)
     with pytest.raises(ValueError, match="tau must be one number with learn_tau=True"):
         ScaleInvariant([1.0, 2.0], learn_tau=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..attention import DistanceAffine, Visibility
 from ..attention.contract import AttentionCall, checked_call
@@ -68,8 +68,8 @@ class LayerScores:
         """The same layer without rotation."""
         if not self.rotary_known:
             raise NotImplementedError(
-                f"queries and keys of layer {self.layer} before rotary are unknown (rotary_known is "
-                f"False): only statistics after rotary are available for this model"
+                f"queries and keys of layer {self.layer} before rotary are unknown for this model: "
+                f"only statistics after rotary are available"
             )
         if self.unrotated is None:
             return self
@@ -80,21 +80,26 @@ class LayerScores:
         """Tiles of the queries at `rows` (None: all) with their keys, if any pair in them is visible."""
         call = self._call()
         visibility = call.visibility_with_positions()
-        rows = torch.arange(self.query.shape[2]) if rows is None else rows
-        rows = rows.to(self.query.device)
-        batch, keys = self.query.shape[0], self.key.shape[2]
+        documents = visibility.query_documents
+        batch, _, length, _ = self.query.shape
+        rows = (torch.arange(length) if rows is None else rows).to(self.query.device)
+        keys = self.key.shape[2]
         at_once = max(1, TILE_PAIRS // (batch * self.heads * min(TILE_ROWS, max(1, len(rows)))))
         for first in range(0, len(rows), TILE_ROWS):
-            part = rows[first : first + TILE_ROWS]
-            queries = slice(first, first + len(part))
-            chosen = _some_queries(visibility, part)
-            query = call.query[:, :, part].to(compute_dtype(call.query.dtype))
-            factor = self._factor(part)
+            some = rows[first : first + TILE_ROWS]
+            queries = slice(first, first + len(some))
+            chosen = replace(
+                visibility,
+                query_positions=visibility.positions[0][..., some],
+                query_documents=None if documents is None else documents[..., some],
+            )
+            query = call.query[:, :, some].to(compute_dtype(call.query.dtype))
+            factor = self._factor(some)
             for start in range(0, keys, at_once):
-                place = slice(start, min(start + at_once, keys))
-                tile = chosen.tile(slice(None), place)
+                part = slice(start, min(start + at_once, keys))
+                tile = chosen.tile(slice(None), part)
                 if bool(tile.visible.any()):
-                    yield _tile(call, tile, query, queries, place, factor)
+                    yield _tile(call, tile, query, queries, part, factor)
 
     def _call(self) -> AttentionCall:
         """Everything checked as the op checks it; with no tables it has a tau, which nobody reads."""
@@ -160,15 +165,11 @@ def gpt_scores(
     if arguments.get("cache") is not None:
         raise ValueError("cache must be None: scores are captured from whole texts")
 
-    def look(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        assert isinstance(module, Attention)
+    def look(module: Any, inputs: tuple[Any, ...]) -> None:
         visit(_layer_scores(module, *inputs))
 
-    hooks = [
-        module.register_forward_pre_hook(look)
-        for module in model.modules()
-        if isinstance(module, Attention)
-    ]
+    layers = [module for module in model.modules() if isinstance(module, Attention)]
+    hooks = [layer.register_forward_pre_hook(look) for layer in layers]
     try:
         model.hidden_states(tokens, **arguments)
     finally:
@@ -208,15 +209,6 @@ def spread_rows(length: int, count: int) -> Tensor:
     """
     count = min(length, count)
     return (torch.arange(1, count + 1) * length).div(max(1, count), rounding_mode="floor") - 1
-
-
-def _some_queries(visibility: Visibility, rows: Tensor) -> Visibility:
-    documents = visibility.query_documents
-    return replace(
-        visibility,
-        query_positions=visibility.positions[0][..., rows],
-        query_documents=None if documents is None else documents[..., rows],
-    )
 
 
 def _tile(

@@ -185,8 +185,8 @@ def _advice(scale_invariant: bool, qk_norm: bool, transformers: bool) -> dict[st
         )
         near = (
             "With the transform, the cause is scores narrower than 1 or of negative mean: the heads "
-            "have learned to attend to nearby tokens. This is harmless if distant text has nothing to add; "
-            "otherwise train at a longer length, or on text with long-range dependencies."
+            "have learned to attend to nearby tokens. This is harmless if distant text has nothing to "
+            "add; otherwise train at a longer length, or on text with long-range dependencies."
         )
         spreading = "With the transform, the cause is scores narrower than 1."
     else:

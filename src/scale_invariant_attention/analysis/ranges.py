@@ -200,7 +200,7 @@ def _mass(scores: LayerScores, start: int, stop: int, backend: str) -> Tensor:
     affine = scores.affine or DistanceAffine.identity(stop, device=scores.query.device)
     bias = affine.bias.clone()
     bias[..., :start] = -torch.inf
-    _, log_mass = attend(
+    log_mass: Tensor = attend(
         scores.query,
         scores.key,
         # The values do not matter, so they are as narrow as GPUs allow.
@@ -210,9 +210,8 @@ def _mass(scores: LayerScores, start: int, stop: int, backend: str) -> Tensor:
         scale=scores.scale,
         return_lse=True,
         backend=backend,
-    )
-    found: Tensor = log_mass
-    return found
+    )[1]
+    return log_mass
 
 
 def _without_query_scale(scores: LayerScores) -> LayerScores:

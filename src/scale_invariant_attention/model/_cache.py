@@ -1,13 +1,16 @@
 """KV cache: keys and values of the tokens so far, so that a generation step processes one token."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from weakref import ref
 
 import torch
 from torch import Tensor, nn
 
 from ..attention import DistanceAffine
+
+if TYPE_CHECKING:
+    from .gpt import GPT
 
 
 class LayerCache(Protocol):
@@ -31,25 +34,18 @@ class KeyValueCache:
     only.
     """
 
-    def __init__(
-        self,
-        layers: int,
-        *,
-        model: nn.Module,
-        depends_on_context: bool,
-        context_length: int | Tensor | None,
-        train_length: int | None,
-        room: int,
-    ) -> None:
+    def __init__(self, model: "GPT", context_length: int | Tensor | None, room: int) -> None:
         self.length = 0
         # A copy, because the caller may change the tensor.
-        given = context_length
-        self.context_length = given.clone() if isinstance(given, Tensor) else given
+        self.context_length = (
+            context_length.clone() if isinstance(context_length, Tensor) else context_length
+        )
         # A weak reference, so that copying a cache, as in a beam search, does not copy the model.
         self._model = ref(model)
         self._settles_context = context_length is None
-        self._depends_on_context = depends_on_context
-        self._train_length = train_length or 1
+        self._depends_on_context = model.scheme.depends_on_context
+        self._train_length = model.scheme.train_length or 1
+        layers = model.config.layers
         self._keys = [_GrowingTensor(dim=2, room=room) for _ in range(layers)]
         self._values = [_GrowingTensor(dim=2, room=room) for _ in range(layers)]
         self._positions = _GrowingTensor(dim=1, room=room)
@@ -60,10 +56,7 @@ class KeyValueCache:
         return f"KeyValueCache(length={self.length}, context_length={self.context_length})"
 
     def begin(self, model: nn.Module, batch: int) -> None:
-        """Raise if the model is not the one that created this cache, or the number of rows differs.
-
-        A failed first call leaves nothing behind.
-        """
+        """Raise if the model is not the one that created this cache, or the number of rows differs."""
         if self._model() is not model:
             raise ValueError(
                 "cache was created by another model, whose keys and values do not fit this one: "
@@ -76,6 +69,7 @@ class KeyValueCache:
                 "create a cache for every batch with new_cache()"
             )
         if self.length == 0 and self._settles_context:
+            # Set by a failed first call.
             self.context_length = None
 
     def context_for(self, lengths: int | Tensor) -> int | Tensor:
@@ -105,10 +99,7 @@ class KeyValueCache:
         They count once all layers have them and `length` is increased, so a failed step can be repeated.
         """
         if key.requires_grad:
-            raise RuntimeError(
-                "a KeyValueCache keeps no gradients: call the model under torch.no_grad(), "
-                "or without a cache"
-            )
+            raise RuntimeError("a cache keeps no gradients: call the model under torch.no_grad()")
         memory = self._keys[layer].memory
         if self.length and memory is not None and memory.dtype != key.dtype:
             raise TypeError(
@@ -154,9 +145,11 @@ class _GrowingTensor:
         """Write from `start` on, and return everything up to the end of the new part."""
         length = new.shape[self.dim]
         end = start + length
-        if start == 0 and self.memory is not None and not self._alike(new):
-            # Left by a failed first call.
-            self.memory = None
+        if start == 0 and self.memory is not None:
+            alike = new.select(self.dim, 0).shape == self.memory.select(self.dim, 0).shape
+            if not alike or new.dtype != self.memory.dtype:
+                # Left by a failed first call.
+                self.memory = None
         if self.memory is None or self.memory.shape[self.dim] < end:
             shape = list(new.shape)
             shape[self.dim] = max(end, self.room, 2 * start)
@@ -168,12 +161,6 @@ class _GrowingTensor:
             self.memory = memory
         self.memory.narrow(self.dim, start, length).copy_(new)
         return self.read(end)
-
-    def _alike(self, new: Tensor) -> bool:
-        assert self.memory is not None
-        return new.dtype == self.memory.dtype and (
-            new.select(self.dim, 0).shape == self.memory.select(self.dim, 0).shape
-        )
 
     def read(self, end: int) -> Tensor:
         """Everything before `end`."""

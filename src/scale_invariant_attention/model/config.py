@@ -36,12 +36,10 @@ class GPTConfig:
     qk_norm: bool = True
 
     def __post_init__(self) -> None:
-        sizes = ["vocab_size", "layers", "width", "heads"]
-        if self.train_length is not None:
-            sizes.append("train_length")
-        for name in sizes:
-            # As Python integers, which JSON can hold.
-            object.__setattr__(self, name, integer(name, getattr(self, name), at_least=1))
+        for name in ("vocab_size", "layers", "width", "heads", "train_length"):
+            if name != "train_length" or self.train_length is not None:
+                # As Python integers, which JSON can hold.
+                object.__setattr__(self, name, integer(name, getattr(self, name), at_least=1))
         if not isinstance(self.qk_norm, bool):
             raise TypeError(f"qk_norm must be True or False, got {self.qk_norm!r}")
         if self.width % self.heads:
@@ -68,13 +66,10 @@ class GPTConfig:
                 )
             return
         if "train_length" in self.scheme_options:
-            raise ValueError(
-                "train_length is a field of GPTConfig: set it there, not in scheme_options"
-            )
+            raise ValueError("train_length is a field of GPTConfig, not one of scheme_options")
         if self.train_length is None and "train_length" in schemes.options(self.scheme_name):
             raise ValueError(
-                f"train_length must be given for scheme {self.scheme_name!r}, which depends on the "
-                "context length of training"
+                f"train_length must be given for scheme {self.scheme_name!r}, which depends on it"
             )
         self.check_rotary(self.scheme)
 

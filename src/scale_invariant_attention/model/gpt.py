@@ -182,14 +182,7 @@ class GPT(nn.Module):
             room: the number of tokens to allocate memory for at first.
         """
         check_context_length(context_length)
-        return KeyValueCache(
-            self.config.layers,
-            model=self,
-            depends_on_context=self.scheme.depends_on_context,
-            context_length=context_length,
-            train_length=self.scheme.train_length,
-            room=integer("room", room, at_least=1),
-        )
+        return KeyValueCache(self, context_length, integer("room", room, at_least=1))
 
     def generate(
         self,
@@ -274,8 +267,11 @@ class GPT(nn.Module):
             raise TypeError(f"dtype must be a floating dtype of torch or None, got {dtype!r}")
         values, tensors = storage.load(folder)
         try:
+            missing = [each.name for each in fields(GPTConfig) if each.name not in values]
+            if missing:
+                raise ValueError(f"its configuration lacks {', '.join(missing)}")
             with torch.device("meta"):
-                model = cls(_saved_config(values), **arguments)
+                model = cls(GPTConfig.from_dict(values), **arguments)
             # A scheme may hold more than is saved, so its layers are built, not only loaded.
             for attention in model._attention_layers():
                 attention.scheme = SchemeLayer(model.scheme, attention.heads)
@@ -293,28 +289,16 @@ def _check_arguments(
     config: GPTConfig, scheme: Scheme | None, backend: str, checkpoint_activations: bool
 ) -> None:
     if not isinstance(config, GPTConfig):
-        raise TypeError(
-            f"config must be a GPTConfig, got {config!r}; for one of the presets pass "
-            "GPTConfig.preset(name)"
-        )
+        raise TypeError(f"config must be a GPTConfig, as GPTConfig.preset(name), got {config!r}")
     if scheme is not None and not isinstance(scheme, Scheme):
         raise TypeError(
-            f"scheme must be a Scheme, got {scheme!r}; a scheme's name is "
-            "part of the configuration: GPTConfig(scheme_name=name)"
+            f"scheme must be a Scheme, got {scheme!r}; pass a name as GPTConfig(scheme_name=name)"
         )
     if backend != "auto" and backend not in BACKENDS:
         raise ValueError(f"backend must be one of auto, {', '.join(BACKENDS)}; got {backend!r}")
-    if not isinstance(checkpoint_activations, bool):
-        raise TypeError(
-            f"checkpoint_activations must be True or False, got {checkpoint_activations!r}"
-        )
-
-
-def _saved_config(values: dict[str, Any]) -> GPTConfig:
-    missing = [field.name for field in fields(GPTConfig) if field.name not in values]
-    if missing:
-        raise ValueError(f"its configuration lacks {', '.join(missing)}")
-    return GPTConfig.from_dict(values)
+    given = checkpoint_activations
+    if not isinstance(given, bool):
+        raise TypeError(f"checkpoint_activations must be True or False, got {given!r}")
 
 
 def _check_tensors(model: GPT, tensors: dict[str, Tensor]) -> None:

@@ -30,15 +30,7 @@ class Unchanged:
 
     def build(self, heads: int) -> nn.Module:
         """A module without parameters."""
-        return UnchangedTables()
-
-
-class UnchangedTables(nn.Module):
-    """Ones and zeros."""
-
-    def forward(self, distance: Tensor) -> tuple[Tensor, Tensor]:
-        """Tables ``[length]``."""
-        return torch.ones_like(distance), torch.zeros_like(distance)
+        return BiasTables()
 
 
 @dataclass(frozen=True)
@@ -47,18 +39,20 @@ class ALiBi:
 
     def build(self, heads: int) -> nn.Module:
         """A module without parameters."""
-        return ALiBiTables(heads)
+        return BiasTables(alibi_slopes(heads))
 
 
-class ALiBiTables(nn.Module):
-    """``-slope * t``."""
+class BiasTables(nn.Module):
+    """Gain 1, and bias ``-slope * t`` with one slope per head, or 0 without slopes."""
 
-    def __init__(self, heads: int) -> None:
+    def __init__(self, slopes: Sequence[float] = ()) -> None:
         super().__init__()
-        self.slopes = alibi_slopes(heads)
+        self.slopes = slopes
 
     def forward(self, distance: Tensor) -> tuple[Tensor, Tensor]:
-        """A gain ``[length]`` and a bias ``[heads, length]``."""
+        """A gain ``[length]`` and a bias ``[heads, length]``, or ``[length]`` without slopes."""
+        if not self.slopes:
+            return torch.ones_like(distance), torch.zeros_like(distance)
         slopes = torch.tensor(self.slopes, dtype=distance.dtype, device=distance.device)
         return torch.ones_like(distance), alibi_bias(distance, slopes.unsqueeze(-1))
 
@@ -91,7 +85,7 @@ class ScaleInvariant:
             return LearnedTauTables(heads, self.tau)
         if isinstance(self.tau, Sequence) and len(self.tau) != heads:
             raise ValueError(
-                f"tau must be one number or one per head, {heads}, got {len(self.tau)}"
+                f"tau must be one number or {heads}, one per head, got {len(self.tau)}"
             )
         return ScaleInvariantTables(self.tau)
 
@@ -112,9 +106,8 @@ class ScaleInvariantTables(nn.Module):
     def forward(self, distance: Tensor) -> tuple[Tensor, Tensor]:
         """Tables ``[length]`` or ``[heads, length]``."""
         tau = self.tau(distance.device)
-        return scale_invariant_gain_and_bias(
-            distance, tau.unsqueeze(-1) if isinstance(tau, Tensor) else tau
-        )
+        tau = tau.unsqueeze(-1) if isinstance(tau, Tensor) else tau
+        return scale_invariant_gain_and_bias(distance, tau)
 
 
 class LearnedTauTables(ScaleInvariantTables):

@@ -39,10 +39,8 @@ class Scheme:
                 "the transform's gain already grows with distance; choose one"
             )
         if len(self._train_lengths) > 1:
-            raise ValueError(
-                f"rotary and query_scale must have the same train_length, got "
-                f"{sorted(self._train_lengths)}"
-            )
+            lengths = sorted(self._train_lengths)
+            raise ValueError(f"rotary and query_scale must have one train_length, got {lengths}")
 
     @property
     def train_length(self) -> int | None:
