@@ -37,8 +37,8 @@ def test_means_over_the_last_queries(at_once, monkeypatch):
         torch.testing.assert_close(found.recent_share, profile.share[..., :2].sum(-1).mean(2))
         assert found.keys[0].tolist() == [10.0, 48.5]
     shares = torch.stack([layer.share for layer in long.layers])
-    for place, estimate in enumerate(long.overall("share")):
-        assert estimate.mean == pytest.approx(float(shares[..., place].mean()))
+    for index, estimate in enumerate(long.overall("share")):
+        assert estimate.mean == pytest.approx(float(shares[..., index].mean()))
         assert len(estimate.values) == 3
 
 

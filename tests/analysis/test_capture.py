@@ -13,20 +13,20 @@ from scale_invariant_attention.model.block import Attention
 LENGTH = 2 * TRAINED - 3
 
 
-def gathered(model, tokens, **placing):
+def gathered(model, tokens, **inputs):
     layers = []
-    gpt_scores(model, tokens, layers.append, **placing)
+    gpt_scores(model, tokens, layers.append, **inputs)
     return layers
 
 
-@pytest.mark.parametrize("placed", [False, True])
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_the_op_gives_the_layers_own_output(case, placed):
+def test_the_op_gives_the_layers_own_output(case, packed):
     """With the values of each layer, the captured queries and keys give what it gave."""
     model, tokens = tiny_model(case), random_tokens(2, LENGTH)
-    placing = {}
-    if placed:
-        placing = {
+    arguments = {}
+    if packed:
+        arguments = {
             "documents": torch.arange(LENGTH) // 15,
             "token_mask": torch.arange(LENGTH) >= torch.tensor([[0], [4]]),
         }
@@ -35,7 +35,7 @@ def test_the_op_gives_the_layers_own_output(case, placed):
         if isinstance(module, Attention):
             module.register_forward_hook(lambda _, given, out: outputs.append(out))
             module.register_forward_pre_hook(lambda _, given: inputs.append(given[0]))
-    layers = gathered(model, tokens, **placing)
+    layers = gathered(model, tokens, **arguments)
     attentions = [module for module in model.modules() if isinstance(module, Attention)]
     for layer, attention, x, expected in zip(layers, attentions, inputs, outputs, strict=True):
         query = layer.query

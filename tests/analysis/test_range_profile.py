@@ -45,12 +45,12 @@ def dense_logits(scores):
 
 def check(profile, logits, offset):
     total = logits.logsumexp(-1)
-    for place, (start, stop) in enumerate(pairwise(profile.edges)):
+    for index, (start, stop) in enumerate(pairwise(profile.edges)):
         inside = logits.masked_fill((offset < start) | (offset >= stop), -torch.inf)
         share = (inside.logsumexp(-1) - total).exp()
-        torch.testing.assert_close(profile.share[..., place], share, **EXACT)
+        torch.testing.assert_close(profile.share[..., index], share, **EXACT)
         torch.testing.assert_close(
-            profile.entropy[..., place], range_entropy_from_logits(inside), **EXACT
+            profile.entropy[..., index], range_entropy_from_logits(inside), **EXACT
         )
     torch.testing.assert_close(profile.global_entropy, range_entropy_from_logits(logits), **EXACT)
 

@@ -143,7 +143,7 @@ def test_tokens_without_positions_follow_those_that_had_them(shift):
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("case", BY_CONTEXT)
-def test_without_a_context_length_a_cache_ends_at_the_trained_length(case, masked):
+def test_without_a_context_length_a_cache_ends_at_the_training_length(case, masked):
     model = tiny_model(case)
     tokens = random_tokens(2, TRAINED + 1)
     cache = model.new_cache()
@@ -265,34 +265,34 @@ def test_memory_is_copied_seldom_and_holds_at_most_twice_the_text(masked):
     model = tiny_model("scale-invariant-p-rope", torch.float32)
     cache = model.new_cache(room=4)
     steps = 150
-    places, tables = set(), set()
+    addresses, tables = set(), set()
     kept = []  # so that no address is given twice
     with torch.no_grad():
         for step in range(steps):
             given = {"token_mask": torch.ones(1, 1, dtype=torch.bool)} if masked else {}
             model(random_tokens(1, 1), cache=cache, **given)
             kept += [memories(cache), *cache._affines]
-            places.add(tuple(memory.data_ptr() for memory in memories(cache)))
+            addresses.add(tuple(memory.data_ptr() for memory in memories(cache)))
             tables.add(id(cache._affines[0]))
             for memory in memories(cache):
                 length = memory.shape[2 if memory.ndim == 4 else 1]
                 assert step < length <= max(4, 2 * (step + 1))
             assert cache._affines[0].length <= max(4, 2 * (step + 1))
     assert len(memories(cache)) == (6 if masked else 4)
-    assert len(places) <= 7 and len(tables) <= 10  # 4, 8, ..., 256
+    assert len(addresses) <= 7 and len(tables) <= 10  # 4, 8, ..., 256
 
 
 def test_memory_of_chunks():
     growing = _GrowingTensor(dim=1, room=10)
-    start, places, kept = 0, set(), []
+    start, addresses, kept = 0, set(), []
     for size in [3, 1, 20, 2, 2, 40, 1, 1, 1, 100, 7]:
         growing.write(torch.arange(start, start + size)[None], start)
         start += size
         kept.append(growing.memory)
-        places.add(growing.memory.data_ptr())
+        addresses.add(growing.memory.data_ptr())
         assert growing.read(start)[0].tolist() == list(range(start))
         assert growing.memory.shape[1] <= 2 * start + 10
-    assert len(places) <= 7
+    assert len(addresses) <= 7
 
 
 def test_room_for_all_is_taken_at_once():

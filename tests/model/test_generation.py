@@ -67,7 +67,7 @@ def test_samples_leave_torchs_generator_alone_only_with_a_seed():
 
 
 @pytest.mark.parametrize("case", ["scale-invariant-p-rope", "alibi", "rope-ntk"])
-def test_far_beyond_the_trained_length_in_float32(case):
+def test_far_beyond_the_training_length_in_float32(case):
     model = tiny_model(case, torch.float32)
     prompt = random_tokens(1, 4)
     new = 8 * TRAINED

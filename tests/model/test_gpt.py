@@ -49,7 +49,7 @@ def test_equals_the_plain_implementation(case, heads):
 
 @pytest.mark.parametrize("length", [1, 2, TRAINED, TRAINED + 1])
 @pytest.mark.parametrize("case", BY_CONTEXT)
-def test_equals_the_plain_implementation_around_the_trained_length(case, length):
+def test_equals_the_plain_implementation_around_the_training_length(case, length):
     model = tiny_model(case)
     tokens = random_tokens(1, length)
     assert_same(model(tokens)[0], plain_logits(model, tokens[0]))
@@ -157,7 +157,7 @@ def test_first_values(case):
     )
 
 
-def test_initialise_draws_anew_and_leaves_what_a_scheme_made_alone():
+def test_initialise_redraws_and_leaves_what_a_scheme_made_alone():
     class Table(torch.nn.Module):
         def __init__(self):
             super().__init__()

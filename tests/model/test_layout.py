@@ -247,9 +247,9 @@ def test_positions_far_apart_take_no_memory_where_nothing_looks_across():
     far = 10**12
     with torch.no_grad():
         alone = model(tokens[:, 4:])
-        behind_padding = torch.tensor([[0, 0, 0, 0, far, far + 1, far + 2, far + 3]])
-        mask = behind_padding > 0
-        assert_close(model(tokens, positions=behind_padding, token_mask=mask)[:, 4:], alone)
+        after_padding = torch.tensor([[0, 0, 0, 0, far, far + 1, far + 2, far + 3]])
+        mask = after_padding > 0
+        assert_close(model(tokens, positions=after_padding, token_mask=mask)[:, 4:], alone)
         packed = torch.tensor([[0, 1, 2, 3, far, far + 1, far + 2, far + 3]])
         documents = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
         assert_close(model(tokens, positions=packed, documents=documents)[:, 4:], alone)

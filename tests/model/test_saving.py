@@ -200,7 +200,7 @@ def test_initialising_starts_what_the_scheme_learns_again_also_from_nothing(case
         assert torch.equal(model.get_parameter(name), weight), name
 
 
-def test_the_trained_length_of_a_cache_is_that_of_the_slots():
+def test_the_training_length_of_a_cache_is_that_of_the_slots():
     scheme = schemes.get("rope-ntk", train_length=4)
     model = GPT(tiny_config("rope", train_length=16), scheme=scheme)
     with torch.no_grad():

@@ -58,7 +58,7 @@ def test_a_fixed_tau_is_no_parameter():
         assert not description.build(heads=4).state_dict()
 
 
-def test_a_learned_tau_starts_from_the_given_one_and_is_one_a_head():
+def test_a_learned_tau_starts_from_the_given_one_and_is_one_per_head():
     module = ScaleInvariant(tau=3.0, learn_tau=True).build(heads=4)
     ((name, parameter),) = module.named_parameters()
     assert (name, parameter.shape, parameter.requires_grad) == ("log_tau", (4,), True)

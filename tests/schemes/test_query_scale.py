@@ -128,7 +128,7 @@ def test_yarns_temperature_is_transformers_factor_of_queries_times_that_of_keys(
     assert temperature.item() == pytest.approx((0.1 * math.log(stretch) + 1) ** 2, rel=1e-14)
 
 
-def test_yarns_temperature_begins_at_the_trained_length():
+def test_yarns_temperature_begins_at_the_training_length():
     module = YaRNTemperature(256).build(heads=3)
     assert not list(module.parameters())
     lengths = [[1, 255, 256], [257, 512, 10**6]]

@@ -164,7 +164,7 @@ def test_gradients(rotary):
 
 
 @pytest.mark.parametrize("rotary", STRETCHING, ids=repr)
-def test_up_to_the_trained_length_it_is_rope_and_beyond_it_goes_on_smoothly(rotary):
+def test_up_to_the_training_length_it_is_rope_and_changes_smoothly_beyond_it(rotary):
     rope = RoPE(rotary.base).frequencies(64, 1)
     for length in (1, 255, 256):
         torch.testing.assert_close(rotary.frequencies(64, length), rope, rtol=1e-15, atol=0)
