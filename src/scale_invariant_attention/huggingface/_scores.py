@@ -128,12 +128,13 @@ def measure_scores(
             count += 1
     if count == 0:
         raise ValueError("batches must hold at least one batch of tokens, got none")
-    mean, variance = zip(*(layer.moments.central[:2] for layer in gathered), strict=True)
+    moments = [layer.moments for layer in gathered]
     unmeasured = [layer for layer, scores in enumerate(moments) if not scores.count]
     if unmeasured:
         raise NotImplementedError(
             f"layers {unmeasured} of {type(model).__name__} have no attention, which calibration needs"
         )
+    mean, variance = zip(*(layer.central[:2] for layer in moments), strict=True)
     return Calibration(
         torch.stack(variance).sqrt().cpu(),
         torch.stack(mean).cpu(),
