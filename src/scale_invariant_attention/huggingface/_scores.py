@@ -135,9 +135,10 @@ def measure_scores(
             f"layers {unmeasured} of {type(model).__name__} have no attention, which calibration needs"
         )
     mean, variance = zip(*(layer.central[:2] for layer in moments), strict=True)
+    # Layers may be on different devices.
     return Calibration(
-        torch.stack(variance).sqrt().cpu(),
-        torch.stack(mean).cpu(),
+        torch.stack([each.cpu() for each in variance]).sqrt(),
+        torch.stack([each.cpu() for each in mean]),
     )
 
 
