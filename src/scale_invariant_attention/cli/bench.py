@@ -212,8 +212,8 @@ def plot(
     output: Annotated[Path, Option(help="Folder for the figures.")] = OUTPUT,
 ) -> None:
     """Draw recorded timings against length. Needs matplotlib."""
-    from ..lab.benchmark.figures import draw
     from ..lab.benchmark.records import Timing
+    from ..lab.benchmark.report import draw
 
     with plain_errors():
         written = draw(*_read(results, Timing, "--results"), output)

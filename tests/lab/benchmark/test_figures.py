@@ -3,8 +3,8 @@ import sys
 import pytest
 
 from scale_invariant_attention.lab.benchmark import grid
-from scale_invariant_attention.lab.benchmark.figures import draw
 from scale_invariant_attention.lab.benchmark.problem import Problem
+from scale_invariant_attention.lab.benchmark.report import draw
 from scale_invariant_attention.provenance import provenance
 
 

@@ -29,7 +29,7 @@ from .records import (
     TRANSFORM_COST,
     WINDOW_TIME,
     Ratio,
-    is_met,
+    held_to_target,
 )
 from .rivals import BASELINE, Attention, Rival
 from .timing import Spread, interleaved
@@ -138,28 +138,13 @@ def measure_comparison(comparison: Comparison, seconds: float) -> list[Ratio]:
     medians_ms = "; ".join(
         f"{name} {1e3 * median(values) / comparison.calls:.4g}" for name, values in times.items()
     )
-    return [_ratio(comparison.problem, it, rounds, medians_ms) for it in comparison.quantities]
-
-
-def _ratio(
-    problem: Problem, quantity: Quantity, rounds: Sequence[Mapping[str, float]], medians_ms: str
-) -> Ratio:
-    spread = Spread.of([quantity.of_round(turn) for turn in rounds])
-    return Ratio(
-        quantity.comparison,
-        problem.shape,
-        problem.length,
-        problem.pass_name,
-        figure=spread.median,
-        low=spread.low,
-        high=spread.high,
-        unit=quantity.unit,
-        sense=quantity.sense,
-        target=quantity.target,
-        met=is_met(spread.median, quantity.sense, quantity.target),
-        medians_ms=medians_ms,
-        rounds=len(rounds),
-    )
+    results = []
+    for it in comparison.quantities:
+        spread = Spread.of([it.of_round(turn) for turn in rounds])
+        figures = (spread.median, spread.low, spread.high)
+        held = (it.unit, it.sense, it.target, medians_ms, len(rounds))
+        results.append(held_to_target(comparison.problem, it.comparison, figures, *held))
+    return results
 
 
 def _transform(rival: Rival, problem: Problem) -> Comparison:

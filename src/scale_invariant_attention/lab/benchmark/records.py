@@ -1,14 +1,14 @@
 """Benchmark results as CSV with a `#` header of provenance, and the targets that they are held to."""
 
 import csv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from io import StringIO
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ...files import replace_file
-from .problem import FORWARD, FORWARD_AND_BACKWARD
+from .problem import FORWARD, FORWARD_AND_BACKWARD, Problem
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,10 @@ class Timing:
     def share_of_bound(self) -> float:
         """Share of the bound that applies: of bandwidth for decoding, of peak arithmetic otherwise."""
         return self.share_of_peak if self.share_of_bandwidth is None else self.share_of_bandwidth
+
+    def with_quartiles(self, share: float) -> tuple[float, float, float]:
+        """A share of a bound, followed by its lower and upper quartile."""
+        return share, share * self.median_ms / self.high_ms, share * self.median_ms / self.low_ms
 
 
 @dataclass(frozen=True)
@@ -206,45 +210,36 @@ def held_to_targets(timings: Sequence[Timing], backend: str) -> list[Ratio]:
         (row for row in timings if row.rival == backend and row.pass_name in TIME_TO_SDPA),
         key=lambda row: (row.pass_name, row.heads, row.length),
     )
-    return [*_times(mine), *_shares(mine)]
-
-
-def _times(rows: Sequence[Timing]) -> Iterator[Ratio]:
-    for row in rows:
+    times, shares = [], []
+    for row in mine:
+        source = (f"{row.rival} {row.median_ms:.6g}", row.rounds)
         target = TIME_TO_SDPA[row.pass_name].get(row.length)
         if target is not None:
             spread = (row.ratio_to_sdpa, row.ratio_low, row.ratio_high)
-            yield _ratio(row, "time relative to SDPA", spread, RATIO, AT_MOST, target)
-
-
-def _shares(rows: Sequence[Timing]) -> Iterator[Ratio]:
-    for row in rows:
+            name = "time relative to SDPA"
+            times.append(held_to_target(row, name, spread, RATIO, AT_MOST, target, *source))
         if row.pass_name == FORWARD and row.length >= SHARE_OF_PEAK_FROM:
-            work = row.share_of_peak * row.median_ms
-            spread = (row.share_of_peak, work / row.high_ms, work / row.low_ms)
-            yield _ratio(row, "share of peak arithmetic", spread, SHARE, AT_LEAST, SHARE_OF_PEAK)
+            spread = row.with_quartiles(row.share_of_peak)
+            held = (SHARE, AT_LEAST, SHARE_OF_PEAK)
+            shares.append(held_to_target(row, "share of peak arithmetic", spread, *held, *source))
+    return [*times, *shares]
 
 
-def _ratio(
-    row: Timing,
+def held_to_target(
+    at: Problem | Timing,
     comparison: str,
     spread: tuple[float, float, float],
     unit: str,
     sense: str,
     target: float,
+    medians_ms: str,
+    rounds: int,
 ) -> Ratio:
+    """A result at the shape, length and pass of `at`; `spread` is its median and quartiles."""
+    met = is_met(spread[0], sense, target)
     return Ratio(
-        comparison,
-        row.shape,
-        row.length,
-        row.pass_name,
-        *spread,
-        unit=unit,
-        sense=sense,
-        target=target,
-        met=is_met(spread[0], sense, target),
-        medians_ms=f"{row.rival} {row.median_ms:.6g}",
-        rounds=row.rounds,
+        *(comparison, at.shape, at.length, at.pass_name),
+        *(*spread, unit, sense, target, met, medians_ms, rounds),
     )
 
 
