@@ -269,12 +269,8 @@ def _way(record: "Record[ConversionConfig]") -> str:
 
 
 def _gain(plain: SeedRow, calibrated: SeedRow) -> str:
-    return _listed(
-        [
-            f"{calibrated.spreads[n].mean - loss.mean:+.3f} at {n:,}"
-            for n, loss in plain.spreads.items()
-        ]
-    )
+    means = {n: calibrated.spreads[n].mean - loss.mean for n, loss in plain.spreads.items()}
+    return _listed([f"{change:+.3f} at {n:,}" for n, change in means.items()])
 
 
 def _listed(words: Sequence[str]) -> str:

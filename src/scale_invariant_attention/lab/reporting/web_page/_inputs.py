@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,11 @@ from ...records import TrainingRecord, read_record, read_results
 from ._entries import Entry, MeasuredOn, Measurement, StepLoss
 
 # The files that `sia evaluate`, `sia needle` and `sia diagnose` write into the folder of a run.
-EVALUATION = Path("evaluation", "evaluation.json")
-NEEDLES = Path("needles", "needles.json")
-DIAGNOSIS = Path("diagnosis", "diagnosis.json")
+RESULTS: dict[Path, type[Any]] = {
+    Path("evaluation", "evaluation.json"): EvaluationResults,
+    Path("needles", "needles.json"): NeedleResults,
+    Path("diagnosis", "diagnosis.json"): DiagnosisResults,
+}
 
 # Records of Table 4, whose models are those of transformers: the page has no section for them.
 CONVERSIONS = "table4-*.json"
@@ -84,10 +87,8 @@ def _entry_of_record(path: Path) -> Entry:
             for it in record.validation or ()
             for length, loss in it.validation.items()
         ]
-        measured |= {
-            "training": Measurement(on, steps),
-            "validation": Measurement(on, validations),
-        }
+        measured["training"] = Measurement(on, steps)
+        measured["validation"] = Measurement(on, validations)
     return Entry(
         name=record.name,
         source=str(path),
@@ -113,7 +114,7 @@ def _recorded(record: TrainingRecord) -> Measurements:
         return {"recall": Measurement(on, record.recall)}
     asked = record.evaluation
     assert isinstance(asked, AttentionEvaluation)
-    on = MeasuredOn(data.data, data.fingerprint, contexts=asked.contexts, recent=asked.recent)
+    on = replace(data, contexts=asked.contexts, recent=asked.recent)
     return {"attention": Measurement(on, record.measured("attention"))}
 
 
@@ -140,7 +141,10 @@ def _entry_of_run(folder: Path) -> Entry:
     finished = (folder / MODEL / CONFIG).exists()
     states = [] if finished else [f"unfinished, at step {last_step:,} of {config.steps:,}"]
     measured: Measurements = {}
-    for path, results in _results_of(folder):
+    for path, kind in ((folder / name, kind) for name, kind in RESULTS.items()):
+        if not path.exists():
+            continue
+        results: Results = read_results(path, kind)
         with _naming(path, "rerun the command that wrote it"):
             measured |= _measurements(results)
         if results.unfinished_at_step is not None:
@@ -161,25 +165,13 @@ def _entry_of_run(folder: Path) -> Entry:
 Results = EvaluationResults | NeedleResults | DiagnosisResults
 
 
-def _results_of(folder: Path) -> Iterator[tuple[Path, Results]]:
-    kinds: dict[Path, type[Any]] = {
-        EVALUATION: EvaluationResults,
-        NEEDLES: NeedleResults,
-        DIAGNOSIS: DiagnosisResults,
-    }
-    for name, kind in kinds.items():
-        path = folder / name
-        if path.exists():
-            yield path, read_results(path, kind)
-
-
 def _measurements(results: Results) -> Measurements:
     data = MeasuredOn(data=results.data.name, fingerprint=results.data.fingerprint)
     if isinstance(results, EvaluationResults):
         return _losses(data, results.by_length, results.by_position)
     if isinstance(results, NeedleResults):
         return _needles(data, results.format, results.lengths, results.cells)
-    on = MeasuredOn(data.data, data.fingerprint, contexts=results.contexts, recent=results.recent)
+    on = replace(data, contexts=results.contexts, recent=results.recent)
     return {"attention": Measurement(on, results.attention)}
 
 
@@ -188,11 +180,11 @@ def _losses(
 ) -> Measurements:
     if not by_length:
         raise ValueError("it has no loss of any length")
-    on = MeasuredOn(data.data, data.fingerprint, tokens=by_length[0].tokens)
+    on = replace(data, tokens=by_length[0].tokens)
     measured: Measurements = {"losses": Measurement(on, by_length)}
     if by_position and by_position[0].documents:
         documents, longest = by_position[0].documents, by_position[-1].stop
-        on = MeasuredOn(data.data, data.fingerprint, documents=documents, longest=longest)
+        on = replace(data, documents=documents, longest=longest)
         measured["positions"] = Measurement(on, by_position)
     return measured
 
@@ -207,12 +199,7 @@ def _needles(
     fields: dict[str, Any] = {
         name: tuple(it) if isinstance(it, list) else it for name, it in form.items()
     }
-    on = MeasuredOn(
-        data.data,
-        data.fingerprint,
-        form=NeedleFormat(**fields),
-        examples=lengths[0].examples,
-    )
+    on = replace(data, form=NeedleFormat(**fields), examples=lengths[0].examples)
     return {"needles": Measurement(on, lengths), "needle_cells": Measurement(on, cells)}
 
 

@@ -1,17 +1,21 @@
 """The sections on loss: by length, against a swept option, by position and through training."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from operator import attrgetter
 
-from ....evaluation import LengthLoss, PositionLoss
-from ...seeds import with_common_seeds
+from ....evaluation import PositionLoss
+from ...seeds import Spread, with_common_seeds
+from ...tables import Best
 from ..drawing import title_of
 from ..evaluation_figures import COMPARED_FROM, middle
-from ._comparisons import Comparison, comparisons, spread_line
-from ._entries import Entry, StepLoss, Sweep, Variant
+from ._comparisons import Comparison, Kind, Value, comparisons, spread_line
+from ._entries import Entry, Sweep, Variant
 from ._parts import Axis, Block, Chart, Line, Panel, Section, further_look
 
 LOSS = Axis("loss in nats per token")
+_loss = attrgetter("loss")
 
 # Points of a line: as many as a screen can show.
 POINTS = 250
@@ -24,13 +28,19 @@ def loss_section(entries: Sequence[Entry]) -> Iterator[Section]:
         return
     blocks = []
     for number, comparison in enumerate(found):
-        blocks.append(_by_length(comparison, f"loss-{number}"))
+        text = f"The same tokens at every length: {comparison.on}. Lower is better."
+        block = block_by_length(
+            *(comparison, f"loss-{number}", _loss, min, LOSS),
+            title="Loss",
+            caption="Loss in nats per token by context length",
+            text=[text],
+        )
+        blocks.append(block)
         blocks += [
             _swept(comparison, sweep, f"loss-{number}-{sweep.scheme}-{sweep.option}")
             for sweep in comparison.sweeps
         ]
-    best = [text for it in found if (text := it.best_by_length(_loss, min))]
-    finding = f"Lowest loss: {'. '.join(best)}." if best else ""
+    finding = finding_of(found, "Lowest loss", _loss, min)
     yield Section("losses", "Loss by context length", blocks, finding)
 
 
@@ -64,31 +74,46 @@ def trained_mark(comparison: Comparison) -> tuple[float, str] | None:
     return None if length is None else (length, "training length")
 
 
-def _loss(row: LengthLoss) -> float:
-    return row.loss
-
-
-def _by_length(comparison: Comparison, name: str) -> Block:
+def block_by_length(
+    comparison: Comparison,
+    name: str,
+    value: Value,
+    best: Best,
+    axis: Axis,
+    *,
+    title: str,
+    caption: str,
+    text: Sequence[str],
+    note: Callable[[str, int, Spread], str] = lambda label, length, spread: "",
+) -> Block:
+    """A table by context length and, if there are several lengths, a chart of the same values."""
+    extreme = "lowest" if best is min else "highest"
     table = comparison.table(
-        {it.label: comparison.seed_row(it, _loss) for it in comparison.variants},
-        min,
-        caption=f"Loss in nats per token by context length, {comparison.over_seeds}; the lowest in each "
-        f"column is marked",
+        {it.label: comparison.seed_row(it, value) for it in comparison.variants},
+        best,
+        caption=f"{caption}, {comparison.over_seeds}; the {extreme} in each column is marked",
+        note=note,
     )
-    text = [f"The same tokens at every length: {comparison.on}. Lower is better."]
-    best = comparison.best_by_length(_loss, min)
+    finding = comparison.best_by_length(value, best)
+    what = "loss" if axis is LOSS else "share"
     chart = Chart(
         name,
-        "Loss by context length",
-        _alternative(comparison, "loss against context length", best and f"Lowest: {best}."),
+        f"{title} by context length",
+        f"Line chart of the {what} against context length for {comparison.labels}. "
+        + (f"{extreme.capitalize()}: {finding}." if finding else ""),
         Axis("context length in tokens", log=True, base=2),
-        LOSS,
-        [Panel("", comparison.lines(_loss))],
+        axis,
+        [Panel("", comparison.lines(value))],
         trained_mark(comparison),
         note="Bars are standard errors over seeds.",
     )
-    charts = [chart] if len(comparison.lengths()) > 1 else []
-    return Block("", text, [table], charts)
+    return Block("", text, [table], [chart] if len(comparison.lengths()) > 1 else [])
+
+
+def finding_of(found: Sequence[Comparison], what: str, value: Value, best: Best) -> str:
+    """The best variants of every comparison in a sentence."""
+    texts = [text for it in found if (text := it.best_by_length(value, best))]
+    return f"{what}: {'. '.join(texts)}." if texts else ""
 
 
 def _swept(comparison: Comparison, sweep: Sweep, name: str) -> Block:
@@ -148,7 +173,8 @@ def _by_position(comparison: Comparison, name: str) -> Block:
     chart = Chart(
         name,
         "Loss by position",
-        _alternative(comparison, "loss against the number of tokens before the predicted one", ""),
+        f"Line chart of the loss against the number of tokens before the predicted one for "
+        f"{comparison.labels}.",
         Axis("tokens before the predicted one", log=True, base=2),
         LOSS,
         [Panel("", lines)],
@@ -162,21 +188,19 @@ def _by_position(comparison: Comparison, name: str) -> Block:
     return Block("", [text], [], [chart])
 
 
-def _alternative(comparison: Comparison, what: str, finding: str) -> str:
-    return f"Line chart of the {what} for {comparison.labels}. {finding}".strip()
-
-
 def _has_steps(comparison: Comparison) -> bool:
     return any(comparison.rows(it) for variant in comparison.variants for it in variant.entries)
 
 
 def _by_step(comparison: Comparison, name: str) -> Block:
     title = f"{comparison.on.data}, task {comparison.on.task}"
-    panels = [Panel("training batches", [_training_line(it) for it in comparison.variants])]
+    training, validation = attrgetter("training"), attrgetter("validation")
+    panels = [Panel("training batches", [_step_line(it, training) for it in comparison.variants])]
     entries = [entry for variant in comparison.variants for entry in variant.entries]
-    for length in sorted({row.length or 0 for entry in entries for row in _validation(entry)}):
+    validations = [it.validation.rows for it in entries if it.validation]
+    for length in sorted({row.length or 0 for rows in validations for row in rows}):
         trained = " (trained)" if length == comparison.train_length else ""
-        lines = [_validation_line(it, length) for it in comparison.variants]
+        lines = [_step_line(it, validation, length) for it in comparison.variants]
         panels.append(Panel(f"validation at {length:,}{trained}", lines))
     chart = Chart(
         name,
@@ -192,30 +216,18 @@ def _by_step(comparison: Comparison, name: str) -> Block:
     return Block(title, text, [], [chart])
 
 
-def _training_line(variant: Variant) -> Line:
-    rows = (row for it in variant.entries for row in (it.training.rows if it.training else ()))
-    return _step_line(variant.label, rows)
-
-
-def _validation_line(variant: Variant, length: int) -> Line:
-    rows = (row for it in variant.entries for row in _validation(it) if row.length == length)
-    return _step_line(variant.label, rows)
-
-
-def _validation(entry: Entry) -> Sequence[StepLoss]:
-    return () if entry.validation is None else entry.validation.rows
-
-
-def _step_line(label: str, rows: Iterator[StepLoss]) -> Line:
+def _step_line(variant: Variant, kind: Kind, length: int | None = None) -> Line:
     """Means over seeds, and over neighbouring steps where there are more than `POINTS`."""
+    measured = [found.rows for it in variant.entries if (found := kind(it))]
     by_step: dict[int, list[float]] = {}
-    for row in rows:
-        by_step.setdefault(row.step, []).append(row.loss)
+    for row in chain.from_iterable(measured):
+        if row.length == length:
+            by_step.setdefault(row.step, []).append(row.loss)
     means = [(step, sum(losses) / len(losses)) for step, losses in sorted(by_step.items())]
     width = math.ceil(len(means) / POINTS) or 1
     bins = [means[first : first + width] for first in range(0, len(means), width)]
     return Line(
-        label,
+        variant.label,
         [sum(step for step, _ in near) / len(near) for near in bins],
         [finite(sum(loss for _, loss in near) / len(near)) for near in bins],
     )

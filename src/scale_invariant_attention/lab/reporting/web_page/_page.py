@@ -3,7 +3,7 @@
 import json
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -48,7 +48,9 @@ def render_page(entries: Sequence[Entry], *, title: str) -> str:
     >>> page.startswith("<!doctype html>"), "<title>Explorer</title>" in page
     (True, True)
     """
-    entries = sorted(entries, key=_order)
+    entries = sorted(entries, key=lambda entry: schemes.names().index(entry.scheme))
+    rows = [schemes.entry(name) for name in dict.fromkeys(entry.scheme for entry in entries)]
+    common = fields_in_common(entries)
     sections = [section for make in SECTIONS for section in make(entries)]
     looks = _looks(sections, entries)
     explored = {name: scheme_look(scheme) for name, scheme in EXPLORED.items()}
@@ -63,11 +65,19 @@ def render_page(entries: Sequence[Entry], *, title: str) -> str:
         sections=sections,
         looks=looks,
         explored=explored,
-        schemes=_sentences(entries),
-        runs=details_of(entries),
-        common=fields_in_common(entries),
+        schemes={row.title: row.sentence for row in rows},
+        runs=[
+            (
+                entry,
+                _facts(entry),
+                {name: shown(it) for name, it in flat(entry.config) if name not in common},
+            )
+            for entry in entries
+        ],
+        common=common,
         unfinished=sum(entry.state is not None for entry in entries),
         swatch=_swatch,
+        title_of=title_of,
     )
 
 
@@ -78,17 +88,6 @@ def write_report(runs: Sequence[Path], folder: Path, *, title: str | None = None
     text = render_page(entries, title=title or (TITLE if entries else EXPLORER_TITLE))
     replace_file(folder / NAME, text.encode())
     return folder / NAME
-
-
-def _order(entry: Entry) -> int:
-    """The position of an entry's scheme in the registry."""
-    return schemes.names().index(entry.scheme)
-
-
-def _sentences(entries: Sequence[Entry]) -> dict[str, str]:
-    """A sentence on each scheme, by title."""
-    rows = (schemes.entry(name) for name in dict.fromkeys(entry.scheme for entry in entries))
-    return {row.title: row.sentence for row in rows}
 
 
 def _looks(sections: Sequence[Section], entries: Sequence[Entry]) -> dict[str, dict[str, Any]]:
@@ -176,19 +175,6 @@ def _swatch(look: Mapping[str, Any]) -> Mapping[str, str]:
     }
 
 
-@dataclass(frozen=True)
-class RunDetails:
-    """A run or record, and the fields in which its configuration differs from others."""
-
-    name: str
-    source: str
-    title: str
-    seed: int
-    state: str
-    facts: Mapping[str, str]
-    fields: Mapping[str, str]
-
-
 def fields_in_common(entries: Sequence[Entry]) -> dict[str, str]:
     """The fields that have the same value in every configuration."""
     configs = [dict(flat(entry.config)) for entry in entries]
@@ -201,23 +187,6 @@ def fields_in_common(entries: Sequence[Entry]) -> dict[str, str]:
         for name, value in first.items()
         if all(other.get(name, missing) == value for other in others)
     }
-
-
-def details_of(entries: Sequence[Entry]) -> list[RunDetails]:
-    """The details of each entry."""
-    common = fields_in_common(entries)
-    return [
-        RunDetails(
-            entry.name,
-            entry.source,
-            title_of(entry.scheme),
-            entry.seed,
-            entry.state or "finished",
-            _facts(entry),
-            {name: shown(it) for name, it in flat(entry.config) if name not in common},
-        )
-        for entry in entries
-    ]
 
 
 def _facts(entry: Entry) -> dict[str, str]:

@@ -1,17 +1,18 @@
 """The sections on shares: needles found, values recalled, and attention by distance."""
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 
 from ....data.needles import NeedleFormat
-from ...measurements import LengthAttention, NeedleShare, RecallShare
 from ...seeds import Spread
 from ._comparisons import Comparison, comparisons
 from ._entries import Entry, Variant, shown
-from ._loss_sections import finite, trained_mark
+from ._loss_sections import block_by_length, finding_of, finite
 from ._parts import Axis, Block, Chart, HeatMap, Line, Panel, Section
 
 # With room for the markers of lines at 0 and 1.
 FOUND = Axis("share found", low=-0.04, high=1.04)
+_share = attrgetter("share")
 
 
 def needle_section(entries: Sequence[Entry]) -> Iterator[Section]:
@@ -25,7 +26,8 @@ def needle_section(entries: Sequence[Entry]) -> Iterator[Section]:
         text = f"{_needles(comparison.on.form)} in text; {comparison.on} at each length."
         blocks.append(_shares(comparison, f"needles-{number}", "Needles found", text))
         blocks += [_depths(it) for it in cells if it.on == comparison.on]
-    yield Section("needles", "Needles in a haystack", blocks, _finding(found, "Most needles found"))
+    finding = finding_of(found, "Most needles found", _share, max)
+    yield Section("needles", "Needles in a haystack", blocks, finding)
 
 
 def recall_section(entries: Sequence[Entry]) -> Iterator[Section]:
@@ -39,7 +41,8 @@ def recall_section(entries: Sequence[Entry]) -> Iterator[Section]:
         task = ", ".join(f"{name} {shown(value)}" for name, value in options.items())
         text = f"Values of queried keys, in noise ({task}); {comparison.on} at each length."
         blocks.append(_shares(comparison, f"recall-{number}", "Values recalled", text))
-    yield Section("recall", "Associative recall", blocks, _finding(found, "Most values recalled"))
+    finding = finding_of(found, "Most values recalled", _share, max)
+    yield Section("recall", "Associative recall", blocks, finding)
 
 
 def attention_section(entries: Sequence[Entry]) -> Iterator[Section]:
@@ -52,15 +55,6 @@ def attention_section(entries: Sequence[Entry]) -> Iterator[Section]:
         yield Section("attention", "Attention by distance", blocks)
 
 
-def _share(row: NeedleShare | RecallShare) -> float:
-    return row.share
-
-
-def _finding(found: Sequence[Comparison], what: str) -> str:
-    best = [text for it in found if (text := it.best_by_length(_share, max))]
-    return f"{what}: {'. '.join(best)}." if best else ""
-
-
 def _shares(comparison: Comparison, name: str, title: str, text: str) -> Block:
     variants = {it.label: it for it in comparison.variants}
 
@@ -70,28 +64,14 @@ def _shares(comparison: Comparison, name: str, title: str, text: str) -> Block:
         row = next(row for row in rows if row.length == length)
         return f"{row.low:.3f} to {row.high:.3f}" if spread.count == 1 else ""
 
-    table = comparison.table(
-        {label: comparison.seed_row(it, _share) for label, it in variants.items()},
-        max,
-        caption=f"{title} by context length: share, {comparison.over_seeds}; "
-        f"the highest in each column is marked",
+    beside = "The share of a single seed is followed by its 95% interval. Higher is better."
+    return block_by_length(
+        *(comparison, name, _share, max, FOUND),
+        title=title,
+        caption=f"{title} by context length: share",
+        text=[text, beside],
         note=interval,
     )
-    best = comparison.best_by_length(_share, max)
-    chart = Chart(
-        name,
-        f"{title} by context length",
-        f"Line chart of the share against context length for {comparison.labels}. "
-        + (f"Highest: {best}." if best else ""),
-        Axis("context length in tokens", log=True, base=2),
-        FOUND,
-        [Panel("", comparison.lines(_share))],
-        trained_mark(comparison),
-        note="Bars are standard errors over seeds.",
-    )
-    beside = "The share of a single seed is followed by its 95% interval. Higher is better."
-    charts = [chart] if len(comparison.lengths()) > 1 else []
-    return Block("", [text, beside], [table], charts)
 
 
 def _depths(comparison: Comparison) -> Block:
@@ -173,16 +153,8 @@ def _by_length(comparison: Comparison) -> Block:
             caption=f"{what} by context length, {comparison.over_seeds}",
         )
         for value, what in (
-            (_recent_share, f"Share of attention on {nearest}"),
-            (_entropy, "Entropy of attention in nats"),
+            (attrgetter("recent_share.mean"), f"Share of attention on {nearest}"),
+            (attrgetter("global_entropy.mean"), "Entropy of attention in nats"),
         )
     ]
     return Block("By context length", tables=tables)
-
-
-def _recent_share(row: LengthAttention) -> float:
-    return row.recent_share.mean
-
-
-def _entropy(row: LengthAttention) -> float:
-    return row.global_entropy.mean
