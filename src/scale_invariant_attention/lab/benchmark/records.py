@@ -236,10 +236,18 @@ def held_to_target(
     rounds: int,
 ) -> Ratio:
     """A result at the shape, length and pass of `at`; `spread` is its median and quartiles."""
-    met = is_met(spread[0], sense, target)
     return Ratio(
-        *(comparison, at.shape, at.length, at.pass_name),
-        *(*spread, unit, sense, target, met, medians_ms, rounds),
+        comparison,
+        at.shape,
+        at.length,
+        at.pass_name,
+        *spread,
+        unit=unit,
+        sense=sense,
+        target=target,
+        met=is_met(spread[0], sense, target),
+        medians_ms=medians_ms,
+        rounds=rounds,
     )
 
 
