@@ -114,7 +114,7 @@ class Bounds(NamedTuple):
 def _of_matmul() -> tuple[float, str]:
     left, right = torch.randn(2, MATMUL_SIZE, MATMUL_SIZE).unbind()
     out = torch.empty_like(left)
-    best = _best(lambda: torch.mm(left, right, out=out), MATMUL_RUNS)
+    best = min(seconds_of(lambda: torch.mm(left, right, out=out)) for _ in range(MATMUL_RUNS))
     source = f"the best of {MATMUL_RUNS} float32 matmuls of {MATMUL_SIZE} cubed"
     return 2 * MATMUL_SIZE**3 / best / 1e9, source
 
@@ -122,8 +122,5 @@ def _of_matmul() -> tuple[float, str]:
 def _of_sum() -> tuple[float, str]:
     tensor = torch.ones(SUM_BYTES // 4)
     source = f"the best of {SUM_RUNS} sums over {SUM_BYTES // 2**20} MiB"
-    return SUM_BYTES / _best(tensor.sum, SUM_RUNS) / 1e9, source
-
-
-def _best(run: Callable[[], object], times: int) -> float:
-    return min(seconds_of(run) for _ in range(times))
+    best = min(seconds_of(tensor.sum) for _ in range(SUM_RUNS))
+    return SUM_BYTES / best / 1e9, source

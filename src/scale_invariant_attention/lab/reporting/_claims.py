@@ -56,7 +56,6 @@ NEEDLE_CLAIMS = (
     Claim("Ours finds most at 16 times it", (BEST_RIVAL, 2), (OURS, 2)),
 )
 
-
 CONVERSION_CLAIMS = (
     Claim("RoPE breaks beyond the training length", ("rope", 0), ("rope", 2)),
     Claim("NTK helps RoPE at 4 times the length", ("rope-ntk", 1), ("rope", 1)),
