@@ -17,10 +17,7 @@ def real_number(name: str, value: object, at_least: float | None = None) -> floa
     10.0
     """
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(
-            f"{name} must be a real number, got {value!r} ({type(value).__name__}); "
-            f"pass an int or a float"
-        )
+        raise TypeError(f"{name} must be a real number, got {value!r}; pass an int or a float")
     number = float(value)
     if not math.isfinite(number):
         raise ValueError(f"{name} must be finite, got {value!r}; pass a finite number")
@@ -53,8 +50,7 @@ def ratio_above_one(ratio: object) -> float:
     number = real_number("ratio", ratio)
     if number <= 1:
         raise ValueError(
-            f"ratio must satisfy ratio > 1, got {ratio!r}; "
-            f"the range [t, ratio * t) is empty otherwise"
+            f"ratio must satisfy ratio > 1, got {ratio!r}; else [t, ratio * t) is empty"
         )
     return number
 
@@ -66,14 +62,10 @@ def integer(name: str, value: object, at_least: int | None = None) -> int:
     64
     """
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(
-            f"{name} must be an integer, got {value!r} ({type(value).__name__}); pass an int"
-        )
+        raise TypeError(f"{name} must be an integer, got {value!r}; pass an int")
     number = operator.index(value)
     if at_least is not None and number < at_least:
-        raise ValueError(
-            f"{name} must satisfy {name} >= {at_least}, got {number}; pass a larger one"
-        )
+        raise ValueError(f"{name} must satisfy {name} >= {at_least}, got {number}")
     return number
 
 
@@ -119,8 +111,5 @@ def distance_range(start: object, stop: object) -> tuple[int, int]:
     first = integer("start", start, at_least=0)
     end = integer("stop", stop)
     if end <= first:
-        raise ValueError(
-            f"stop must satisfy stop > start, got stop={end} and start={first}; "
-            f"the range [start, stop) needs at least one distance"
-        )
+        raise ValueError(f"stop must satisfy stop > start, got stop={end} and start={first}")
     return first, end

@@ -27,7 +27,7 @@ def provenance() -> dict[str, str]:
         "version": version("scale-invariant-attention"),
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "cpu": _cpu(),
+        "cpu": cpu_information().get("model name") or platform.processor() or platform.machine(),
         "threads": str(torch.get_num_threads()),
         "load": f"{os.getloadavg()[0]:.2f}" if hasattr(os, "getloadavg") else "unknown",
     }
@@ -53,10 +53,6 @@ def _git(*arguments: str) -> str:
         ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return ""
-
-
-def _cpu() -> str:
-    return cpu_information().get("model name") or platform.processor() or platform.machine()
 
 
 def cpu_information() -> dict[str, str]:

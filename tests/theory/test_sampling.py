@@ -18,10 +18,10 @@ from scale_invariant_attention.theory import (
     LogN,
     Plain,
     ScaleInvariantTransform,
+    _sampling,
     range_entropy_from_logits,
     sample_range_entropy,
     sample_recent_share,
-    sampling,
 )
 
 PUBLISHED_DRAWS = 64
@@ -126,12 +126,12 @@ def test_plain_entropy_grows_like_the_logarithm():
 
 def test_streaming_equals_brute_force_on_the_same_draws(monkeypatch):
     transform = ScaleInvariantTransform()
-    monkeypatch.setattr(sampling, "_CHUNK", 1000)
+    monkeypatch.setattr(_sampling, "_CHUNK", 1000)
 
     def replay(bounds):
         generator = torch.Generator().manual_seed(5)
         return [
-            torch.cat(list(sampling._logit_pieces(transform, *bound, 16, generator)), dim=-1)
+            torch.cat(list(_sampling._logit_pieces(transform, bound, 16, generator)), dim=-1)
             for bound in bounds
         ]
 
@@ -156,7 +156,7 @@ def test_chunking_does_not_change_the_distribution(monkeypatch, chunk):
     scores = torch.randn(2000, 300, dtype=torch.float64, generator=torch.Generator().manual_seed(9))
     logits = transform.gain(t) * scores + transform.bias(t)
     expected = Estimate(torch.distributions.Categorical(logits=logits).entropy())
-    monkeypatch.setattr(sampling, "_CHUNK", chunk)
+    monkeypatch.setattr(_sampling, "_CHUNK", chunk)
     estimate = sample_range_entropy(transform, 100, 400, samples=2000)
     gap = math.hypot(estimate.standard_error, expected.standard_error)
     assert abs(estimate.mean - expected.mean) <= 4 * gap
@@ -164,9 +164,12 @@ def test_chunking_does_not_change_the_distribution(monkeypatch, chunk):
 
 
 def test_pieces_stay_small_however_long_the_range():
-    pieces = sampling._logit_pieces(Plain(), 10**6, 10**7, 256, torch.Generator())
-    assert next(pieces).numel() <= sampling._CHUNK
-    assert next(sampling._logit_pieces(Plain(), 0, 9, 10**6, torch.Generator())).shape == (10**6, 1)
+    pieces = _sampling._logit_pieces(Plain(), (10**6, 10**7), 256, torch.Generator())
+    assert next(pieces).numel() <= _sampling._CHUNK
+    assert next(_sampling._logit_pieces(Plain(), (0, 9), 10**6, torch.Generator())).shape == (
+        10**6,
+        1,
+    )
 
 
 @pytest.mark.parametrize("estimator", [sample_range_entropy, sample_recent_share])

@@ -94,12 +94,8 @@ def range_entropy(weights: Tensor, start: int = 0, stop: int | None = None) -> T
     """
 
     def formula(exact: Tensor) -> Tensor:
-        valid = (exact >= 0) & (exact < math.inf)
-        if not bool(valid.all()):
-            raise ValueError(
-                f"weights must be finite and non-negative, got {exact[~valid][0].item()}; "
-                f"pass attention weights, or give logits to range_entropy_from_logits"
-            )
+        rule = "finite and non-negative (range_entropy_from_logits takes logits)"
+        _require("weights", exact, (exact >= 0) & (exact < math.inf), rule)
         return _entropy_inside("weights", exact.log(), start, stop)
 
     return in_float64("weights", weights, formula)
@@ -114,27 +110,24 @@ def range_entropy_from_logits(logits: Tensor, start: int = 0, stop: int | None =
     """
 
     def formula(exact: Tensor) -> Tensor:
-        valid = exact < math.inf
-        if not bool(valid.all()):
-            raise ValueError(
-                f"logits must be finite or -inf, got {exact[~valid][0].item()}; "
-                f"pass logits without NaN or +inf"
-            )
+        _require("logits", exact, exact < math.inf, "finite or -inf, without NaN or +inf")
         return _entropy_inside("logits", exact, start, stop)
 
     return in_float64("logits", logits, formula)
 
 
+def _require(name: str, values: Tensor, valid: Tensor, rule: str) -> None:
+    if not bool(valid.all()):
+        raise ValueError(f"{name} must be {rule}, got {values[~valid][0].item()}")
+
+
 def _entropy_inside(name: str, logits: Tensor, start: int, stop: int | None) -> Tensor:
     if logits.dim() == 0:
-        raise ValueError(
-            f"{name} must have at least one dimension, got a scalar; pass a tensor [..., n]"
-        )
+        raise ValueError(f"{name} must have at least one dimension, [..., n], got a scalar")
     size = logits.shape[-1]
     first, end = distance_range(start, size if stop is None else stop)
     if end > size:
         raise ValueError(
-            f"stop must satisfy stop <= {size}, the last dimension of {name}, got {end}; "
-            f"pass a smaller stop, or leave it out"
+            f"stop must satisfy stop <= {size}, the last dimension of {name}, got {end}"
         )
     return RunningSoftmax([logits[..., first:end]]).entropy

@@ -17,10 +17,8 @@ def in_float64(name: str, value: Tensor, formula: Callable[[Tensor], Tensor]) ->
     tensor(2.)
     """
     if not isinstance(value, Tensor):
-        raise TypeError(
-            f"{name} must be a tensor, got {value!r} ({type(value).__name__}); "
-            f"wrap it with torch.tensor"
-        )
+        kind = type(value).__name__
+        raise TypeError(f"{name} must be a tensor, got {value!r} ({kind}); wrap it in torch.tensor")
     if value.dtype == torch.bool or value.is_complex():
         raise TypeError(
             f"{name} must have an integer or floating dtype, got {value!r}; "
@@ -31,10 +29,9 @@ def in_float64(name: str, value: Tensor, formula: Callable[[Tensor], Tensor]) ->
 
 
 def at_distance(distance: Tensor, formula: Callable[[Tensor], Tensor]) -> Tensor:
-    """`formula` at `distance`, computed in float64.
+    """`formula` at `distance`, computed as by `in_float64`.
 
-    A floating `distance` gives its own dtype back; an integer one gives float64. Distances below
-    zero belong to keys that causality hides: they count as zero, so that they stay finite.
+    Distances below zero belong to keys that causality hides: they count as zero, to stay finite.
 
     >>> at_distance(torch.tensor([-3, 0, 4]), torch.sqrt)
     tensor([0., 0., 2.], dtype=torch.float64)

@@ -53,9 +53,9 @@ def sample_range_entropy(
     >>> sharpened.mean < plain.mean / 2
     True
     """
-    first, end = distance_range(start, stop)
+    bounds = distance_range(start, stop)
     generator = _generator(seed)
-    pieces = _logit_pieces(schedule, first, end, _sample_count(samples), generator)
+    pieces = _logit_pieces(schedule, bounds, integer("samples", samples, at_least=2), generator)
     return Estimate(RunningSoftmax(pieces).entropy)
 
 
@@ -72,21 +72,14 @@ def sample_recent_share(
     recent = integer("recent", recent, at_least=1)
     length = integer("length", length, at_least=1)
     if recent > length:
-        raise ValueError(
-            f"recent must satisfy recent <= length, got recent={recent} and length={length}; "
-            f"pass a smaller recent"
-        )
-    samples = _sample_count(samples)
+        raise ValueError(f"recent must satisfy recent <= length, got {recent} and length {length}")
+    samples = integer("samples", samples, at_least=2)
     generator = _generator(seed)
     near, far = (
-        RunningSoftmax(_logit_pieces(schedule, first, end, samples, generator)).log_mass
-        for first, end in ((0, recent), (recent, length))
+        RunningSoftmax(_logit_pieces(schedule, bounds, samples, generator)).log_mass
+        for bounds in ((0, recent), (recent, length))
     )
     return Estimate(torch.sigmoid(near - far))
-
-
-def _sample_count(samples: int) -> int:
-    return integer("samples", samples, at_least=2)
 
 
 def _generator(seed: int) -> torch.Generator:
@@ -94,9 +87,9 @@ def _generator(seed: int) -> torch.Generator:
 
 
 def _logit_pieces(
-    schedule: LogitSchedule, start: int, stop: int, samples: int, generator: torch.Generator
+    schedule: LogitSchedule, bounds: tuple[int, int], samples: int, generator: torch.Generator
 ) -> Iterator[Tensor]:
-    """Logits `[samples, distances]` over the whole of `[start, stop)`, a chunk at a time."""
-    for distance in distance_chunks(start, stop, size=max(1, _CHUNK // samples)):
+    """Logits `[samples, distances]` over the whole range, a chunk at a time."""
+    for distance in distance_chunks(*bounds, size=max(1, _CHUNK // samples)):
         scores = torch.randn(samples, distance.numel(), generator=generator, dtype=torch.float64)
         yield scores.mul_(schedule.gain(distance)).add_(schedule.bias(distance))

@@ -50,7 +50,7 @@ class Plain:
 
 
 @dataclass(frozen=True)
-class LogN:
+class LogN(Plain):
     """Logits sharpened as the context grows: gain `scale * log(length)`, bias 0.
 
     >>> LogN(length=1024).gain(torch.tensor([0, 5]))
@@ -69,13 +69,9 @@ class LogN:
         sharpness = log_n_gain(self.length, self.scale)
         return at_distance(distance, lambda t: torch.full_like(t, sharpness))
 
-    def bias(self, distance: Tensor) -> Tensor:
-        """0 everywhere."""
-        return at_distance(distance, torch.zeros_like)
-
 
 @dataclass(frozen=True)
-class ALiBi:
+class ALiBi(Plain):
     """A linear penalty on distance: gain 1, bias `-slope * t`.
 
     >>> ALiBi(slope=0.25).bias(torch.tensor([-1, 0, 8]))
@@ -86,10 +82,6 @@ class ALiBi:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "slope", positive_number("slope", self.slope))
-
-    def gain(self, distance: Tensor) -> Tensor:
-        """1 everywhere."""
-        return at_distance(distance, torch.ones_like)
 
     def bias(self, distance: Tensor) -> Tensor:
         """`-slope * t`."""
