@@ -15,7 +15,7 @@ from contract_checks import hidden_nan_leaks
 from error_budgets import Judge, public_call, run
 from random_contracts import draw
 
-from scale_invariant_attention.attention import cpu, cpu_library
+from scale_invariant_attention.attention import cpu_library
 from scale_invariant_attention.attention.cpu_library import (
     instruction_set,
     instruction_sets,
@@ -50,15 +50,15 @@ def child(script, *options, **variables):
 @needs_compiler
 def test_python_packs_the_members_of_the_c_struct_where_they_are():
     offset, checks = 0, ['#include "call.h"']
-    for name, kind in cpu.LAYOUT.items():
+    for name, kind in cpu_library.LAYOUT.items():
         checks.append(f'static_assert(offsetof(Call, {name}) == {offset}, "{name}");')
         offset += struct.calcsize(f"={kind}")
-    checks.append(f'static_assert(sizeof(Call) == {cpu.CALL.size}, "the size");')
+    checks.append(f'static_assert(sizeof(Call) == {cpu_library.CALL.size}, "the size");')
     compiler = runpy.run_path(str(ROOT / "build_kernels.py"))["find_compiler"]()
     done = subprocess.run(
         [*compiler, "-std=c++17", "-fsyntax-only", "-Wno-invalid-offsetof", "-x", "c++", "-"],
         input="\n".join(checks),
-        cwd=Path(cpu.__file__).parent / "csrc",
+        cwd=Path(cpu_library.__file__).parent / "csrc",
         capture_output=True,
         text=True,
         check=False,
@@ -126,10 +126,13 @@ def test_the_tiles_of_avx512_keep_the_contract_on_any_machine(tmp_path):
     child(ROOT / "tests" / "fuzz_contracts.py", *options, SIA_KERNELS=str(library))
 
 
-def other_version(folder):
-    """A library whose functions mean something else."""
+def other_version(folder, interface, call_size):
+    """A library whose functions mean something else, or that reads a call of another size."""
     source = folder / "other.c"
-    source.write_text("long long sia_interface(void) { return 999; }\n")
+    functions = {"sia_interface": interface, "sia_call_size": call_size}
+    source.write_text(
+        "".join(f"long long {name}(void) {{ return {n}; }}\n" for name, n in functions.items())
+    )
     library = folder / "other.so"
     compiler = next(filter(None, map(shutil.which, ("cc", "c++", "g++", "clang++"))))
     subprocess.run([compiler, "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
@@ -150,7 +153,11 @@ UNUSABLE = {
     "no library": (text, "at {} do not load: "),
     "another library": (lambda folder: Path(torch._C.__file__), "at {} do not load: "),
     "another version": (
-        other_version,
+        lambda folder: other_version(folder, 999, cpu_library.CALL.size),
+        "at {} are of another version: correct or unset SIA_KERNELS",
+    ),
+    "another layout of a call": (
+        lambda folder: other_version(folder, cpu_library.INTERFACE, cpu_library.CALL.size - 8),
         "at {} are of another version: correct or unset SIA_KERNELS",
     ),
 }

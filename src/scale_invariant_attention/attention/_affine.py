@@ -40,16 +40,12 @@ class DistanceAffine:
                     f"{name} must be [length] or [heads, length] with length >= 1, "
                     f"got shape {tuple(table.shape)}"
                 )
-        if self.gain.shape[-1] != self.bias.shape[-1]:
-            raise ValueError(
-                f"gain and bias must cover the same distances, got lengths "
-                f"{self.gain.shape[-1]} and {self.bias.shape[-1]}"
-            )
+        lengths = self.gain.shape[-1], self.bias.shape[-1]
+        if lengths[0] != lengths[1]:
+            raise ValueError(f"gain and bias must cover the same distances, got lengths {lengths}")
         if self.gain.device != self.bias.device:
-            raise ValueError(
-                f"gain and bias must be on one device, got {self.gain.device} "
-                f"and {self.bias.device}"
-            )
+            devices = f"{self.gain.device} and {self.bias.device}"
+            raise ValueError(f"gain and bias must be on one device, got {devices}")
 
     @property
     def length(self) -> int:

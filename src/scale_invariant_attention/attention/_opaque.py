@@ -116,14 +116,11 @@ def _refuse_tangents(name: str, call: AttentionCall) -> None:
     """An operator without a forward derivative would silently drop the tangents of its inputs."""
     if torch.compiler.is_compiling() or forward_ad._current_level < 0:
         return
-    for tensor in call.tensors():
-        if tensor is None:
-            continue
-        dual = forward_ad.unpack_dual(tensor)  # type: ignore[no-untyped-call]
-        if dual.tangent is not None:
-            raise NotImplementedError(
-                f"backend {name!r} has no forward-mode derivative; use reverse mode"
-            )
+    given = (tensor for tensor in call.tensors() if tensor is not None)
+    if any(forward_ad.unpack_dual(t).tangent is not None for t in given):  # type: ignore[no-untyped-call]
+        raise NotImplementedError(
+            f"backend {name!r} has no forward-mode derivative; use reverse mode"
+        )
 
 
 def _register_backward(name: str, attention: CustomOpDef, backward: Backward) -> None:

@@ -39,12 +39,12 @@ class AffineGradients:
             column = _rows(tau, heads).double().unsqueeze(-1)
             gain_slope, bias_slope = scale_invariant_slopes(distance.double(), column)
             by_head = (gain * gain_slope + bias * bias_slope).sum(-1)
-            _rows(sum_tau, heads).add_(_fold(by_head, sum_tau))
+            _rows(sum_tau, heads).add_(fold(by_head, sum_tau))
         for total, grad in ((sum_gain, gain), (sum_bias, bias)):
             if total is not None:
                 # Distances beyond the tables belong to hidden pairs, whose gradient is zero.
                 index = distance.clamp_max(total.shape[1] - 1)
-                _rows(total, heads).index_add_(1, index, _fold(grad, total))
+                _rows(total, heads).index_add_(1, index, fold(grad, total))
 
     def results(self) -> tuple[Tensor | None, ...]:
         """Gradients of gain, bias and tau in their own dtypes; None for those the call does not have."""
@@ -69,9 +69,7 @@ class Tile:
 class AffineTiles:
     """Gain and bias of the tiles of one batch row and some heads, for any positions."""
 
-    def __init__(
-        self, call: AttentionCall, visibility: Visibility, heads: slice, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, call: AttentionCall, heads: slice, dtype: torch.dtype) -> None:
         self._call, self._heads, self._dtype = call, heads, dtype
         self._hides = call.bias is not None and bool(torch.isneginf(call.bias).any())
 
@@ -116,8 +114,7 @@ class AffineTiles:
         """Gain and bias at any distances, ``[1 or heads, *distance]``."""
         call = self._call
         if call.tau is not None:
-            tau = _rows(call.tau, self._heads).double()
-            tau = tau.reshape(-1, *[1] * distance.ndim)
+            tau = _rows(call.tau, self._heads).double().reshape(-1, *[1] * distance.ndim)
             gain, bias = scale_invariant_gain_and_bias(distance.double(), tau)
         else:
             assert call.gain is not None
@@ -135,12 +132,12 @@ class _Line(AffineTiles):
     def __init__(
         self,
         call: AttentionCall,
-        visibility: Visibility,
         heads: slice,
         dtype: torch.dtype,
+        visibility: Visibility,
         offset: int,
     ) -> None:
-        super().__init__(call, visibility, heads, dtype)
+        super().__init__(call, heads, dtype)
         query_positions, key_positions = visibility.positions
         self._queries = query_positions.shape[0]
         least = offset - key_positions.shape[0]
@@ -182,15 +179,12 @@ def affine_tiles(
 ) -> AffineTiles:
     """Tables for some heads of a call, the fast kind if positions are consecutive."""
     if call.visibility.query_positions is None:
-        offset = call.key.shape[2] - call.query.shape[2]
-        return _Line(call, visibility, heads, dtype, offset)
+        return _Line(call, heads, dtype, visibility, call.key.shape[2] - call.query.shape[2])
     queries, keys = visibility.positions
     # Reading positions would wait for a GPU, so this is only checked on CPUs.
-    if queries.device.type == "cpu" and bool(
-        (queries.diff() == 1).all() & (keys.diff() == 1).all()
-    ):
-        return _Line(call, visibility, heads, dtype, int(queries[0] - keys[0]))
-    return AffineTiles(call, visibility, heads, dtype)
+    if queries.device.type == "cpu" and (queries.diff() == 1).all() and (keys.diff() == 1).all():
+        return _Line(call, heads, dtype, visibility, int(queries[0] - keys[0]))
+    return AffineTiles(call, heads, dtype)
 
 
 def _rows(table: Tensor, heads: slice) -> Tensor:
@@ -198,8 +192,8 @@ def _rows(table: Tensor, heads: slice) -> Tensor:
     return table if table.shape[0] == 1 else table[heads]
 
 
-def _fold(grad: Tensor, total: Tensor) -> Tensor:
-    """Gradients by head, summed if the heads share the table."""
+def fold(grad: Tensor, total: Tensor) -> Tensor:
+    """Gradients by head, summed if the heads share one row of `total`."""
     return grad.sum(0, keepdim=True) if total.shape[0] == 1 else grad
 
 

@@ -180,13 +180,6 @@ def backend_for(
     >>> backend_for(query, query, query, backend="tiled")
     'tiled'
     """
-    call = checked_call(
-        query,
-        key,
-        value,
-        affine=affine,
-        tau=tau,
-        visibility=_visibility("backend_for", visibility),
-        scale=scale,
-    )
+    seen = _visibility("backend_for", visibility)
+    call = checked_call(query, key, value, affine=affine, tau=tau, visibility=seen, scale=scale)
     return choose(call, return_lse, backend).name

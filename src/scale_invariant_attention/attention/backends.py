@@ -20,23 +20,20 @@ class Backend:
 
     name: str
     attention: Callable[[AttentionCall, bool], tuple[Tensor, Tensor | None]]
-    unavailable_reason: Callable[[torch.device], str | None]
-    unsupported_reason: Callable[[AttentionCall, bool], str | None]
+    unavailable_reason: Callable[[torch.device], str | None] = lambda device: None
+    unsupported_reason: Callable[[AttentionCall, bool], str | None] = lambda call, return_lse: None
 
-
-def _everywhere(device: torch.device) -> None:
-    return None
-
-
-def _everything(call: AttentionCall, return_lse: bool) -> None:
-    return None
+    def refusal(self, call: AttentionCall, return_lse: bool) -> str | None:
+        """Why it cannot run a call on the call's device; None when it can."""
+        unavailable = self.unavailable_reason(call.query.device)
+        return self.unsupported_reason(call, return_lse) if unavailable is None else unavailable
 
 
 BACKENDS = {
     backend.name: backend
     for backend in (
-        Backend("reference", lambda call, _: reference.attention(call), _everywhere, _everything),
-        Backend("tiled", lambda call, _: tiled.attention(call), _everywhere, _everything),
+        Backend("reference", lambda call, _: reference.attention(call)),
+        Backend("tiled", lambda call, _: tiled.attention(call)),
         Backend(
             "cpu",
             lambda call, _: cpu.attention(call),
@@ -54,10 +51,8 @@ def available_backends(device: torch.device | str = "cpu") -> list[str]:
     >>> {"reference", "tiled"} <= set(available_backends("cpu"))
     True
     """
-    device = torch.device(device)
-    return [
-        name for name, backend in BACKENDS.items() if backend.unavailable_reason(device) is None
-    ]
+    unavailable = unavailable_backends(device)
+    return [name for name in BACKENDS if name not in unavailable]
 
 
 def unavailable_backends(device: torch.device | str = "cpu") -> dict[str, str]:
@@ -65,6 +60,11 @@ def unavailable_backends(device: torch.device | str = "cpu") -> dict[str, str]:
     device = torch.device(device)
     reasons = {name: backend.unavailable_reason(device) for name, backend in BACKENDS.items()}
     return {name: reason for name, reason in reasons.items() if reason is not None}
+
+
+# The fastest backend for each kind of device. On CPUs FlexAttention compiles for seconds and cannot
+# train: there it runs only when requested by name.
+FAST = {"cpu": "cpu", "cuda": "flex"}
 
 
 def choose(call: AttentionCall, return_lse: bool, name: str) -> Backend:
@@ -75,26 +75,13 @@ def choose(call: AttentionCall, return_lse: bool, name: str) -> Backend:
     if not isinstance(name, str):
         raise TypeError(f"backend must be a name, got {name!r}")
     if name == "auto":
-        return BACKENDS[_automatic(call, return_lse)]
+        fast = BACKENDS[FAST.get(call.query.device.type, "tiled")]
+        return fast if fast.refusal(call, return_lse) is None else BACKENDS["tiled"]
     if name not in BACKENDS:
         known = ", ".join(repr(known) for known in ("auto", *BACKENDS))
         raise ValueError(f"backend must be one of {known}; got {name!r}")
     backend = BACKENDS[name]
-    reason = backend.unavailable_reason(call.query.device) or backend.unsupported_reason(
-        call, return_lse
-    )
+    reason = backend.refusal(call, return_lse)
     if reason is not None:
         raise NotImplementedError(f"backend {name!r} cannot run this call: {reason}")
     return backend
-
-
-# The fastest backend for each kind of device. On CPUs FlexAttention compiles for seconds and cannot
-# train: there it runs only when requested by name.
-FAST = {"cpu": "cpu", "cuda": "flex"}
-
-
-def _automatic(call: AttentionCall, return_lse: bool) -> str:
-    fast = BACKENDS.get(FAST.get(call.query.device.type, ""))
-    if fast is None or fast.unavailable_reason(call.query.device) is not None:
-        return "tiled"
-    return "tiled" if fast.unsupported_reason(call, return_lse) is not None else fast.name

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ._affine import DistanceAffine, tau_tensor
-from .numerics import holds_values
+from .numerics import compute_dtype, holds_values
 from .visibility import Visibility
 
 
@@ -52,6 +52,17 @@ class AttentionCall:
         return self.visibility.with_positions(
             self.query.shape[2], self.key.shape[2], self.query.device
         )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no pair of a query and a key."""
+        return self.query.shape[2] == 0 or self.key.shape[2] == 0 or self.query.shape[0] == 0
+
+    def nothing_seen(self) -> tuple[Tensor, Tensor]:
+        """Output and log-sum-exp, in the compute dtype, of queries that see no key."""
+        rows, dtype = self.query.shape[:3], compute_dtype(self.query.dtype)
+        out = self.query.new_zeros(*rows, self.value.shape[3], dtype=dtype)
+        return out, out.new_full(rows, -torch.inf)
 
     @property
     def group(self) -> int:
@@ -182,7 +193,13 @@ def _affine_tensors(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """The tables as [1 or heads, length], or tau as [1 or heads]."""
     if affine is None:
-        return None, None, _checked_tau(tau, heads, device)
+        if isinstance(tau, Tensor) and tau.shape not in ((), (heads,)):
+            raise ValueError(
+                f"tau must be a number, [] or [heads] = [{heads}], got shape {tuple(tau.shape)}"
+            )
+        if isinstance(tau, Tensor) and tau.device != device:
+            raise ValueError(f"tau is on {tau.device} but query is on {device}")
+        return None, None, tau_tensor(tau, device)
     if not isinstance(affine, DistanceAffine):
         raise TypeError(f"affine must be a DistanceAffine(gain, bias), got {type(affine).__name__}")
     for name, table in (("gain", affine.gain), ("bias", affine.bias)):
@@ -194,17 +211,6 @@ def _affine_tensors(
             )
     length = affine.length
     return affine.gain.reshape(-1, length), affine.bias.reshape(-1, length), None
-
-
-def _checked_tau(tau: float | Tensor | None, heads: int, device: torch.device) -> Tensor:
-    if isinstance(tau, Tensor):
-        if tau.shape not in ((), (heads,)):
-            raise ValueError(
-                f"tau must be a number, [] or [heads] = [{heads}], got shape {tuple(tau.shape)}"
-            )
-        if tau.device != device:
-            raise ValueError(f"tau is on {tau.device} but query is on {device}")
-    return tau_tensor(tau, device)
 
 
 def check_table_length(call: AttentionCall) -> None:
@@ -231,10 +237,10 @@ def _largest_distance(call: AttentionCall) -> int | None:
     """The largest distance of any pair; None without pairs, or while positions have no values."""
     visibility = call.visibility
     query_positions, key_positions = visibility.query_positions, visibility.key_positions
-    query_length, key_length = call.query.shape[2], call.key.shape[2]
-    if query_length == 0 or key_length == 0 or call.query.shape[0] == 0:
+    if call.is_empty:
         return None
     if query_positions is None or key_positions is None:
+        query_length, key_length = call.query.shape[2], call.key.shape[2]
         return key_length - 1 if visibility.is_causal else max(query_length, key_length) - 1
     if not holds_values(query_positions):
         return None

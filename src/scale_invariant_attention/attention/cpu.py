@@ -4,20 +4,20 @@ Inputs are in float32 or half precision; all arithmetic is in float32. The kerne
 place and support the whole contract; this module packs the arguments and allocates the results.
 """
 
-import struct
 from collections.abc import Sequence
-from dataclasses import fields
 from operator import attrgetter
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..theory.transform import scale_invariant_slopes
 from ._opaque import Gradients, register_opaque
+from ._tables import fold
 from .contract import AttentionCall
-from .cpu_library import LIBRARY, UNAVAILABLE_REASON
-from .visibility import TENSORS, Visibility
+from .cpu_library import CALL, LIBRARY, NUMBERS, RESULTS, UNAVAILABLE_REASON
+from .visibility import TENSORS
 
 STORAGES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 NO_LIMIT = 2**63 - 1
@@ -25,25 +25,6 @@ OUT_OF_MEMORY = 1
 # Explicit, because users may change torch's defaults.
 FLOAT32: Any = {"dtype": torch.float32, "device": "cpu"}
 FLOAT64: Any = {"dtype": torch.float64, "device": "cpu"}
-# The fields of a Visibility: tensors, then numbers.
-NUMBERS = tuple(field.name for field in fields(Visibility) if field.name not in TENSORS)
-RESULTS = (
-    *("out", "lse", "grad_out", "grad_lse", "grad_query", "grad_key", "grad_value"),
-    *("grad_affine", "grad_far_tau"),
-)
-# The members of `Call` in csrc/call.h and their formats; a test compares the two.
-LAYOUT = {
-    **dict.fromkeys(("storage", "threads", "batch", "query_heads", "key_heads"), "q"),
-    **dict.fromkeys(("query_length", "key_length", "head_size", "value_size"), "q"),
-    **dict.fromkeys(("query", "key", "value"), "4q"),
-    **dict.fromkeys((f"visibility.{name}" for name in TENSORS), "2q"),
-    **dict.fromkeys((f"visibility.{name}" for name in NUMBERS), "q"),
-    "scale": "d",
-    **dict.fromkeys(("gain", "bias"), "2q"),
-    **dict.fromkeys(("table_length", "tau", "tau_head"), "q"),
-    **dict.fromkeys((*RESULTS, "affine_length"), "q"),
-}
-CALL = struct.Struct("=" + "".join(LAYOUT.values()))
 NO_RESULTS, BY_DISTANCE = (0,) * len(RESULTS), RESULTS.index("grad_affine")
 NO_ROWS = (0, 0) * len(TENSORS)
 _tensors, _numbers = attrgetter(*TENSORS), attrgetter(*NUMBERS)
@@ -65,13 +46,11 @@ def unsupported_reason(call: AttentionCall, return_lse: bool) -> str | None:
 
 def forward(call: AttentionCall) -> tuple[Tensor, Tensor]:
     """Output ``[B, Hq, Lq, Dv]`` and log-sum-exp ``[B, Hq, Lq]``, both float32."""
-    batch, heads, queries, _ = call.query.shape
-    keys, value_dim = call.value.shape[2:]
-    if batch * queries * keys == 0:
-        lse = torch.full((batch, heads, queries), -torch.inf, **FLOAT32)
-        return torch.zeros(batch, heads, queries, value_dim, **FLOAT32), lse
-    out = torch.empty(batch, heads, queries, value_dim, **FLOAT32)
-    lse = torch.empty(batch, heads, queries, **FLOAT32)
+    if call.is_empty:
+        return call.nothing_seen()
+    rows = call.query.shape[:3]
+    out = torch.empty(*rows, call.value.shape[3], **FLOAT32)
+    lse = torch.empty(rows, **FLOAT32)
     assert LIBRARY is not None
     packed, _alive = _packed(call, out, lse)
     _check(LIBRARY.sia_forward(packed))
@@ -88,7 +67,7 @@ def backward(
 ) -> Gradients:
     """Gradients of all inputs; those of the affine only if `affine_grads`."""
     inputs = (call.query, call.key, call.value)
-    if out.numel() * call.key.shape[2] == 0:
+    if call.is_empty:
         affine = (call.gain, call.bias, call.tau)
         return Gradients(
             *(torch.zeros_like(t) for t in inputs),
@@ -122,17 +101,13 @@ def _affine_gradients(
         distance = torch.arange(gain.shape[1], **FLOAT64)
         gain_slope, bias_slope = scale_invariant_slopes(distance, call.tau.double().unsqueeze(-1))
         tau = (gain * gain_slope + bias * bias_slope).sum(-1) + far_tau
-        return None, None, _fold(tau, call.tau)
+        return None, None, fold(tau, call.tau).to(call.tau.dtype)
     assert call.gain is not None
     assert call.bias is not None
     missing = call.gain.shape[1] - gain.shape[1]
-    gain, bias = (torch.nn.functional.pad(grad, (0, missing)) for grad in (gain, bias))
-    return _fold(gain, call.gain), _fold(bias, call.bias), None
-
-
-def _fold(grad: Tensor, of: Tensor) -> Tensor:
-    """Gradients by head, summed if the heads share one row."""
-    return (grad.sum(0, keepdim=True) if of.shape[0] == 1 else grad).to(of.dtype)
+    tables = ((gain, call.gain), (bias, call.bias))
+    gain, bias = (fold(F.pad(grad, (0, missing)), t).to(t.dtype) for grad, t in tables)
+    return gain, bias, None
 
 
 def _like(tensor: Tensor, grad: Tensor) -> Tensor:

@@ -1,15 +1,38 @@
-"""The compiled kernels as a library: finding and loading it, and measuring the machine with it."""
+"""The compiled kernels as a library: loading it, its layout of a call, and measuring the machine."""
 
 import ctypes
 import os
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 
 import torch
 
+from .visibility import TENSORS, Visibility
+
+# The fields of a Visibility: tensors, then numbers.
+NUMBERS = tuple(field.name for field in fields(Visibility) if field.name not in TENSORS)
+RESULTS = (
+    *("out", "lse", "grad_out", "grad_lse", "grad_query", "grad_key", "grad_value"),
+    *("grad_affine", "grad_far_tau"),
+)
+# The members of `Call` in csrc/call.h and their formats; a test compares the two.
+LAYOUT = {
+    **dict.fromkeys(("storage", "threads", "batch", "query_heads", "key_heads"), "q"),
+    **dict.fromkeys(("query_length", "key_length", "head_size", "value_size"), "q"),
+    **dict.fromkeys(("query", "key", "value"), "4q"),
+    **dict.fromkeys((f"visibility.{name}" for name in TENSORS), "2q"),
+    **dict.fromkeys((f"visibility.{name}" for name in NUMBERS), "q"),
+    "scale": "d",
+    **dict.fromkeys(("gain", "bias"), "2q"),
+    **dict.fromkeys(("table_length", "tau", "tau_head"), "q"),
+    **dict.fromkeys((*RESULTS, "affine_length"), "q"),
+}
+CALL = struct.Struct("=" + "".join(LAYOUT.values()))
 # Must equal INTERFACE in csrc/entry.cpp.
-INTERFACE = 1
+INTERFACE = 2
 INSTALLED = Path(__file__).with_name("_kernels.so")
 MISSING = Path(__file__).with_name("_kernels_missing.txt")
 # The variable that names another library, such as one built with sanitizers.
@@ -25,17 +48,17 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
     """The library, or the reason why it is missing."""
     override = os.environ.get(OVERRIDE)
     path = Path(override or INSTALLED)
-    remedy = f"correct or unset {OVERRIDE}" if override else "reinstall the package"
+    remedy = f"correct or unset {OVERRIDE}" if override else "run build_kernels.py or reinstall"
     if not path.exists():
         if not override and MISSING.exists():
             return None, MISSING.read_text(encoding="utf-8").strip()
         return None, f"the compiled kernels are not at {path}: {remedy}"
     try:
         library = ctypes.CDLL(str(path))
-        interface = library.sia_interface()
+        usable = library.sia_interface() == INTERFACE and library.sia_call_size() == CALL.size
     except (OSError, AttributeError) as error:
         return None, f"the compiled kernels at {path} do not load: {error}"
-    if interface != INTERFACE:
+    if not usable:
         return None, f"the compiled kernels at {path} are of another version: {remedy}"
     library.sia_instruction_set.restype = ctypes.c_char_p
     library.sia_compiled.restype = ctypes.c_char_p

@@ -49,17 +49,18 @@ def attention(call: AttentionCall, return_lse: bool) -> tuple[Tensor, Tensor | N
     """Output ``[B, Hq, Lq, Dv]`` in the input dtype and, if requested, the log-sum-exp."""
     if call.query.device.type == "cpu":
         return _cpu_operator(call)[0], None
-    if _is_empty(call):
-        return _nothing_seen(call)
+    if call.is_empty:
+        out, lse = call.nothing_seen()
+        return out.to(call.query.dtype), lse
     with without_autocast(call.query.device):
         attend = _padded_kernel(call, return_lse)
         return attend(call.query, *mark_bad_keys(call.key, call.value))
 
 
 def _cpu_forward(call: AttentionCall) -> tuple[Tensor, Tensor]:
-    nothing, no_lse = _nothing_seen(call)
-    if _is_empty(call):
-        return nothing.to(torch.float32), no_lse
+    nothing, no_lse = call.nothing_seen()
+    if call.is_empty:
+        return nothing, no_lse
     # One kernel for all modes of autograd: none of them has a backward.
     with torch.inference_mode(False), torch.no_grad():
         attend = _padded_kernel(call, return_lse=False)
@@ -74,15 +75,6 @@ def _cpu_forward(call: AttentionCall) -> tuple[Tensor, Tensor]:
 
 # Opaque on CPUs even to an enclosing torch.compile, whose kernel would serve one length only.
 _cpu_operator = register_opaque("flex", _cpu_forward, None)
-
-
-def _is_empty(call: AttentionCall) -> bool:
-    return 0 in (call.query.shape[0], call.query.shape[2], call.key.shape[2])
-
-
-def _nothing_seen(call: AttentionCall) -> tuple[Tensor, Tensor]:
-    out = call.query.new_zeros(*call.query.shape[:3], call.value.shape[3])
-    return out, out.new_full(out.shape[:3], -torch.inf, dtype=torch.float32)
 
 
 def _padded_kernel(call: AttentionCall, return_lse: bool) -> Kernel:

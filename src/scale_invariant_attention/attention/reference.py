@@ -40,7 +40,8 @@ def _attention(call: AttentionCall) -> tuple[Tensor, Tensor]:
     spoiling = torch.zeros(bad.shape, dtype=dtype, device=bad.device).masked_fill(bad, torch.nan)
 
     query, key, value = (torch.where(torch.isfinite(t), t, 0) for t in (query, key, value))
-    scores = _spoil_gradients(call.scale * (query @ key.transpose(-2, -1)), bad.unsqueeze(-1))
+    scores = call.scale * (query @ key.transpose(-2, -1))
+    scores = _SpoilGradients.apply(scores, bad.unsqueeze(-1))  # type: ignore[no-untyped-call]
     logits = torch.where(visible, gain * scores + bias, -torch.inf)
     lse = torch.logsumexp(logits, dim=-1)
     weights = torch.exp(logits - lse.masked_fill(lse == -torch.inf, 0).unsqueeze(-1))
@@ -72,10 +73,6 @@ def _look_up(table: Tensor | None, distance: Tensor) -> Tensor:
     # Pairs beyond the table are hidden, as checked by the contract.
     found = table[:, distance.squeeze(1).clamp_max(table.shape[1] - 1)]
     return found.transpose(0, 1)
-
-
-def _spoil_gradients(scores: Tensor, bad: Tensor) -> Tensor:
-    return _SpoilGradients.apply(scores, bad)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _SpoilGradients(torch.autograd.Function):

@@ -48,11 +48,8 @@ class TileSize:
 
 def forward(call: AttentionCall, size: TileSize | None = None) -> tuple[Tensor, Tensor]:
     """Output ``[B, Hq, Lq, Dv]`` and log-sum-exp ``[B, Hq, Lq]``, both in the compute dtype."""
-    size = size or TileSize.for_call(call)
-    dtype = compute_dtype(call.query.dtype)
-    out = call.query.new_zeros(*call.query.shape[:3], call.value.shape[3], dtype=dtype)
-    lse = call.query.new_full(call.query.shape[:3], -torch.inf, dtype=dtype)
-    for part in _parts(call, size, dtype):
+    out, lse = call.nothing_seen()
+    for part in _parts(call, size):
         key, value = mark_bad_keys(part.of_keys(call.key), part.of_keys(call.value))
         scratch = part.scratch()
         for queries in part.query_blocks():
@@ -89,13 +86,11 @@ def backward(
     size: TileSize | None = None,
 ) -> Gradients:
     """Gradients of all inputs; those of the affine only if `affine_grads`."""
-    size = size or TileSize.for_call(call)
-    dtype = compute_dtype(call.query.dtype)
     grad_query, grad_key, grad_value = (
         torch.zeros_like(tensor) for tensor in (call.query, call.key, call.value)
     )
     grad_affine = AffineGradients(call) if affine_grads else None
-    for part in _parts(call, size, dtype):
+    for part in _parts(call, size):
         key, value = finite_part(part.of_keys(call.key)), finite_part(part.of_keys(call.value))
         part_grad_key, part_grad_value = torch.zeros_like(key), torch.zeros_like(value)
         score_scratch, grad_scratch = part.scratch(), part.scratch()
@@ -198,11 +193,8 @@ class _Part:
         query_positions, key_positions = self.visibility.positions
         queries = min(self.size.queries, query_positions.shape[0])
         keys = min(self.size.keys, key_positions.shape[0])
-        return torch.empty(
-            problems * self.group * queries * keys,
-            dtype=self.dtype,
-            device=key_positions.device,
-        )
+        scores = problems * self.group * queries * keys
+        return torch.empty(scores, dtype=self.dtype, device=key_positions.device)
 
     def query_blocks(self) -> Iterator[slice]:
         """Blocks of queries in order."""
@@ -225,11 +217,12 @@ class _Part:
                 yield self.affine.tile(queries, keys, visibility, hidden)
 
 
-def _parts(call: AttentionCall, size: TileSize, dtype: torch.dtype) -> Iterator[_Part]:
+def _parts(call: AttentionCall, size: TileSize | None) -> Iterator[_Part]:
+    if call.is_empty:
+        return
+    size, dtype = size or TileSize.for_call(call), compute_dtype(call.query.dtype)
     batch, query_heads, query_length, _ = call.query.shape
     key_heads, key_length = call.key.shape[1:3]
-    if batch == 0 or query_length == 0 or key_length == 0:
-        return
     visibility = call.visibility_with_positions()
     if call.query.device.type == "cpu":
         visibility = visibility.collapsed()

@@ -75,13 +75,12 @@ class Visibility:
         if key_documents is not None and query_documents is None:
             query_documents = _last(key_documents, query_length, "documents")
         _check_key_mask(self.key_mask, batch, key_length, device)
-        visibility = Visibility(
+        visibility = replace(
+            self,
             query_positions=query_positions,
             key_positions=key_positions,
-            key_mask=self.key_mask,
             query_documents=query_documents,
             key_documents=key_documents,
-            is_causal=self.is_causal,
             window=window,
             sinks=sinks,
         )

@@ -21,8 +21,8 @@ extern const Kernels avx2_kernels, avx512_kernels;
 namespace {
 
 constexpr int OUT_OF_MEMORY = 1, FAILED = 2;
-// Version of the layout of Call and of the functions; Python refuses any other.
-constexpr int64_t INTERFACE = 1;
+// Version of the functions and of the meaning of Call; Python refuses any other.
+constexpr int64_t INTERFACE = 2;
 // Keys and values are packed for as many heads at a time as fit into this, at least one.
 constexpr int64_t PACKED_AT_MOST = int64_t(32) << 20;
 // With tau, greater distances are computed one by one, because positions can be arbitrarily far apart.
@@ -228,6 +228,8 @@ double seconds() {
 }  // namespace
 
 SIA_EXPORT int64_t sia_interface() { return INTERFACE; }
+
+SIA_EXPORT int64_t sia_call_size() { return sizeof(Call); }
 
 SIA_EXPORT void sia_set_parallel(void* gomp_parallel) { set_parallel(gomp_parallel); }
 
