@@ -17,8 +17,10 @@ def in_float64(name: str, value: Tensor, formula: Callable[[Tensor], Tensor]) ->
     tensor(2.)
     """
     if not isinstance(value, Tensor):
-        kind = type(value).__name__
-        raise TypeError(f"{name} must be a tensor, got {value!r} ({kind}); wrap it in torch.tensor")
+        raise TypeError(
+            f"{name} must be a tensor, got {value!r} ({type(value).__name__}); "
+            f"wrap it with torch.tensor"
+        )
     if value.dtype == torch.bool or value.is_complex():
         raise TypeError(
             f"{name} must have an integer or floating dtype, got {value!r}; "
