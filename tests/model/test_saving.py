@@ -161,8 +161,11 @@ def test_a_dtype_that_is_none_is_refused(dtype, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ({"config": "mini"}, r"config must be a GPTConfig, got 'mini'; .*GPTConfig.preset"),
-        ({"scheme": "rope"}, r"scheme must be a Scheme .*GPTConfig\(scheme_name=name\)"),
+        (
+            {"config": "mini"},
+            r"config must be a GPTConfig, as GPTConfig.preset\(name\), got 'mini'",
+        ),
+        ({"scheme": "rope"}, r"scheme must be a Scheme, .*GPTConfig\(scheme_name=name\)"),
         ({"checkpoint_activations": "no"}, "checkpoint_activations must be True or False"),
     ],
 )

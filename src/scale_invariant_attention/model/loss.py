@@ -202,7 +202,9 @@ def _check(hidden: Tensor, weight: Tensor, targets: Tensor, reduction: str) -> t
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
         if tensor.device != hidden.device:
-            raise ValueError(f"{name} must be on {hidden.device} as hidden, got {tensor.device}")
+            raise ValueError(
+                f"{name} must be on device {hidden.device}, as hidden, got {tensor.device}"
+            )
         if name != "targets" and not tensor.is_floating_point():
             raise TypeError(f"{name} must have a floating dtype, got {tensor.dtype}")
     if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
