@@ -19,13 +19,7 @@ ROOM = 1024
 
 
 class Sampler:
-    """Choose the next token from its logits: the likeliest, or a sample.
-
-    Args:
-        temperature: 0 takes the likeliest token and ignores the rest; 1 samples as the model predicts.
-        top_k: sample only among the `top_k` likeliest tokens.
-        top_p: sample only among the fewest likeliest tokens whose probabilities add up to this.
-        seed: makes samples reproducible; None uses torch's global generator.
+    """Choose the next token from its logits: the likeliest, or a sample, reproducible with a seed.
 
     >>> Sampler()(torch.tensor([[0.0, 2.0, 1.0]]))
     tensor([1])

@@ -8,7 +8,7 @@ Shapes: B batch, L tokens, W width, V vocabulary.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from os import PathLike
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -96,8 +96,12 @@ class GPT(nn.Module):
         tokens: Tensor,
         targets: Tensor | None = None,
         *,
+        positions: Tensor | None = None,
+        documents: Tensor | None = None,
+        token_mask: Tensor | None = None,
+        context_length: int | Tensor | None = None,
+        cache: KeyValueCache | None = None,
         reduction: Literal["mean", "none"] = "mean",
-        **inputs: Any,
     ) -> Tensor:
         """The logits ``[B, L, V]``, float32; with targets the loss.
 
@@ -105,10 +109,23 @@ class GPT(nn.Module):
             tokens: integers ``[B, L]``.
             targets: integers ``[B, L]``, the tokens to predict; -100 is ignored. The loss is computed in
                 chunks, without holding all logits.
+            positions: integers ``[L]`` or ``[B, L]``; None counts from 0 in every document.
+            documents: integers ``[L]`` or ``[B, L]``, for packed batches: neighbouring tokens with the
+                same number form a document, and attention stays inside it.
+            token_mask: bool ``[B, L]``, False for padding.
+            context_length: the context length for schemes that depend on it: a number, or integers
+                ``[B]``. By default the length of a token's document.
+            cache: from `new_cache`; the tokens follow those in it, and are added to it.
             reduction: "mean", or "none" for the loss of every token, ``[B, L]``.
-            inputs: positions, documents, token_mask, context_length, cache: see `hidden_states`.
         """
-        hidden = self.hidden_states(tokens, **inputs)
+        hidden = self.hidden_states(
+            tokens,
+            positions=positions,
+            documents=documents,
+            token_mask=token_mask,
+            context_length=context_length,
+            cache=cache,
+        )
         if targets is None:
             return self.logits(hidden)
         return projected_cross_entropy(hidden, self.head.weight, targets, reduction=reduction)
@@ -123,18 +140,7 @@ class GPT(nn.Module):
         context_length: int | Tensor | None = None,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
-        """The input of the head, ``[B, L, W]``.
-
-        Args:
-            tokens: integers ``[B, L]``.
-            positions: integers ``[L]`` or ``[B, L]``; None counts from 0 in every document.
-            documents: integers ``[L]`` or ``[B, L]``, for packed batches: neighbouring tokens with the
-                same number form a document, and attention stays inside it.
-            token_mask: bool ``[B, L]``, False for padding.
-            context_length: the context length for schemes that depend on it: a number, or integers
-                ``[B]``. By default the length of a token's document.
-            cache: from `new_cache`; the tokens follow those in it, and are added to it.
-        """
+        """The input of the head, ``[B, L, W]``; arguments as in `forward`."""
         vocab_size = self.config.vocab_size
         check_inputs(vocab_size, tokens, positions, documents, token_mask, context_length, cache)
         if cache is None:
@@ -190,8 +196,11 @@ class GPT(nn.Module):
         max_new_tokens: int,
         *,
         token_mask: Tensor | None = None,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
         stop_tokens: Sequence[int] = (),
-        **sampling: Any,
+        seed: int | None = None,
     ) -> Tensor:
         """The prompts and the tokens generated after them, ``[B, L + new]``.
 
@@ -199,12 +208,15 @@ class GPT(nn.Module):
             tokens: prompts, integers ``[B, L]``, padded on the left (see `left_padded`).
             max_new_tokens: the maximum number of tokens to generate.
             token_mask: bool ``[B, L]``, False for padding.
+            temperature: 0 takes the likeliest token and ignores `top_k`, `top_p` and `seed`; 1 samples
+                as the model predicts.
+            top_k: sample only among the `top_k` likeliest tokens.
+            top_p: sample only among the fewest likeliest tokens whose probabilities add up to this.
             stop_tokens: a row ends with the first of these, which then fills the rest of the row.
                 Generation ends when all rows have ended.
-            sampling: temperature (by default 0, the likeliest token), top_k, top_p and seed: see
-                `Sampler`.
+            seed: makes samples reproducible; None uses torch's global generator.
         """
-        sampler = Sampler(**sampling)
+        sampler = Sampler(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
         written = generate_tokens(self, tokens, token_mask, max_new_tokens, sampler, stop_tokens)
         return torch.cat([tokens.long(), *(column.unsqueeze(1) for column in written)], dim=1)
 
@@ -214,11 +226,14 @@ class GPT(nn.Module):
         max_new_tokens: int,
         *,
         token_mask: Tensor | None = None,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
         stop_tokens: Sequence[int] = (),
-        **sampling: Any,
+        seed: int | None = None,
     ) -> Iterator[Tensor]:
         """The tokens of `generate`, ``[B]`` per step, as they are generated."""
-        sampler = Sampler(**sampling)
+        sampler = Sampler(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
         return generate_tokens(self, tokens, token_mask, max_new_tokens, sampler, stop_tokens)
 
     def save_pretrained(
@@ -250,18 +265,20 @@ class GPT(nn.Module):
         cls,
         folder: str | PathLike[str],
         *,
+        scheme: Scheme | None = None,
+        backend: str = "auto",
+        checkpoint_activations: bool = False,
         device: torch.device | str = "cpu",
         dtype: torch.dtype | None = None,
-        **arguments: Any,
     ) -> "GPT":
         """Load a model that `save_pretrained` saved.
 
         Args:
             folder: the folder of the model.
+            scheme: the scheme of a model that was built with a scheme of its own.
+            backend: as for a new model; so is `checkpoint_activations`.
             device: the device of the weights.
             dtype: the dtype to convert the weights to; None keeps theirs.
-            arguments: scheme, which a model built with a scheme of its own needs, backend and
-                checkpoint_activations, as for a new model.
         """
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise TypeError(f"dtype must be a floating dtype of torch or None, got {dtype!r}")
@@ -271,7 +288,12 @@ class GPT(nn.Module):
             if missing:
                 raise ValueError(f"its configuration lacks {', '.join(missing)}")
             with torch.device("meta"):
-                model = cls(GPTConfig.from_dict(values), **arguments)
+                model = cls(
+                    GPTConfig.from_dict(values),
+                    scheme=scheme,
+                    backend=backend,
+                    checkpoint_activations=checkpoint_activations,
+                )
             # A scheme may hold more than is saved, so its layers are built, not only loaded.
             for attention in model._attention_layers():
                 attention.scheme = SchemeLayer(model.scheme, attention.heads)
