@@ -71,14 +71,24 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         mean: bool,
         want_hidden: bool,
         want_weight: bool,
-        *settings: Any,  # product_dtype, chunk_elements
+        product_dtype: torch.dtype,
+        chunk_elements: int,
     ) -> Tensor:
+        now = mean and (want_hidden or want_weight)
         losses: Tensor
         losses, grad_hidden, grad_weight = _losses_and_gradients(
-            hidden, weight, targets, None, mean and want_hidden, mean and want_weight, *settings
+            hidden,
+            weight,
+            targets,
+            None,
+            now and want_hidden,
+            now and want_weight,
+            product_dtype,
+            chunk_elements,
         )
-        ctx.mean, ctx.settings = mean, settings
+        ctx.mean = mean
         ctx.wanted = want_hidden, want_weight
+        ctx.settings = product_dtype, chunk_elements
         ctx.dtypes = hidden.dtype, weight.dtype
         if not mean:
             ctx.save_for_backward(hidden, weight, targets)
@@ -137,14 +147,7 @@ def _losses_and_gradients(
 
     The gradient of ``weight`` is in the compute dtype. Gradients that are not needed are empty tensors.
     """
-    # On other devices reading values means waiting, and torch's kernels assert the range themselves.
-    if targets.device.type == "cpu":
-        bad = targets[((targets < 0) | (targets >= len(weight))) & (targets != IGNORED)]
-        if len(bad):
-            raise ValueError(
-                f"targets must be in 0..{len(weight) - 1}, the rows of weight, or {IGNORED} for tokens "
-                f"that do not count, got {int(bad[0])}"
-            )
+    _check_values(targets, len(weight))
     losses, grad_hidden, grad_weight = _results(hidden, weight, want_hidden, want_weight)
     grad_weight.zero_()
     rows = max(1, chunk_elements // len(weight))
@@ -152,31 +155,51 @@ def _losses_and_gradients(
         weight = weight.to(product_dtype)
         for start in range(0, len(hidden), rows):
             chunk = slice(start, start + rows)
-            x = hidden[chunk].to(product_dtype)
-            ignored = targets[chunk] == IGNORED
-            target = targets[chunk].masked_fill(ignored, 0).unsqueeze(-1)
-            # One buffer holds logits, then their exponentials, then the gradient of the logits.
-            buffer = (x @ weight.T).to(losses.dtype)
-            buffer -= buffer.amax(-1, keepdim=True)
-            target_logit = buffer.gather(-1, target).squeeze(-1)
-            mass = buffer.exp_().sum(-1)
-            losses[chunk] = (mass.log() - target_logit).masked_fill_(ignored, 0)
-            if not want_hidden and not want_weight:
-                continue
-            buffer /= mass.unsqueeze(-1)
-            buffer.scatter_add_(-1, target, buffer.new_full((), -1.0).expand_as(target))
-            if factors is not None:
-                buffer *= factors[chunk].unsqueeze(-1)
-            # Filled, not multiplied: an ignored token may hold NaN.
-            buffer.masked_fill_(ignored.unsqueeze(-1), 0)
-            slope = buffer.to(product_dtype)
-            if want_hidden:
-                grad_hidden[chunk] = slope @ weight
-            if want_weight and grad_weight.dtype == product_dtype:
-                grad_weight.addmm_(slope.T, x)
-            elif want_weight:
-                grad_weight += slope.T @ x
+            _add_chunk(
+                hidden[chunk].to(product_dtype),
+                weight,
+                targets[chunk],
+                None if factors is None else factors[chunk],
+                losses[chunk],
+                grad_hidden[chunk] if want_hidden else None,
+                grad_weight if want_weight else None,
+            )
     return losses, grad_hidden, grad_weight
+
+
+def _add_chunk(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    factors: Tensor | None,
+    losses: Tensor,
+    grad_hidden: Tensor | None,
+    grad_weight: Tensor | None,
+) -> None:
+    """Write losses and the gradient of hidden, and add to that of weight, for one chunk."""
+    ignored = targets == IGNORED
+    target = targets.masked_fill(ignored, 0).unsqueeze(-1)
+    # One buffer holds logits, then their exponentials, then the gradient of the logits.
+    buffer = (hidden @ weight.T).to(losses.dtype)
+    buffer -= buffer.amax(-1, keepdim=True)
+    target_logit = buffer.gather(-1, target).squeeze(-1)
+    mass = buffer.exp_().sum(-1)
+    losses.copy_((mass.log() - target_logit).masked_fill_(ignored, 0))
+    if grad_hidden is None and grad_weight is None:
+        return
+    buffer /= mass.unsqueeze(-1)
+    buffer.scatter_add_(-1, target, buffer.new_full((), -1.0).expand_as(target))
+    if factors is not None:
+        buffer *= factors.unsqueeze(-1)
+    # Filled, not multiplied: an ignored token may hold NaN.
+    buffer.masked_fill_(ignored.unsqueeze(-1), 0)
+    slope = buffer.to(hidden.dtype)
+    if grad_hidden is not None:
+        grad_hidden.copy_(slope @ weight)
+    if grad_weight is not None and grad_weight.dtype == hidden.dtype:
+        grad_weight.addmm_(slope.T, hidden)
+    elif grad_weight is not None:
+        grad_weight += slope.T @ hidden
 
 
 @_losses_and_gradients.register_fake
@@ -190,7 +213,7 @@ def _results(
 ) -> tuple[Tensor, Tensor, Tensor]:
     dtype = compute_dtype(hidden.dtype)
     return (
-        hidden.new_empty(len(hidden), dtype=dtype),
+        hidden.new_empty(hidden.shape[0], dtype=dtype),
         hidden.new_empty(hidden.shape if want_hidden else 0),
         weight.new_empty(weight.shape if want_weight else 0, dtype=dtype),
     )
@@ -198,12 +221,13 @@ def _results(
 
 def _check(hidden: Tensor, weight: Tensor, targets: Tensor, reduction: str) -> torch.dtype:
     """Check the arguments, and return the dtype in which products are computed."""
-    for name, tensor in {"hidden": hidden, "weight": weight, "targets": targets}.items():
+    named = {"hidden": hidden, "weight": weight, "targets": targets}
+    for name, tensor in named.items():
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
         if tensor.device != hidden.device:
             raise ValueError(
-                f"{name} must be on device {hidden.device}, as hidden, got {tensor.device}"
+                f"{name} must be on the device of hidden, {hidden.device}, got {tensor.device}"
             )
         if name != "targets" and not tensor.is_floating_point():
             raise TypeError(f"{name} must have a floating dtype, got {tensor.dtype}")
@@ -224,8 +248,8 @@ def _check(hidden: Tensor, weight: Tensor, targets: Tensor, reduction: str) -> t
     if reduction not in ("mean", "none"):
         raise ValueError(f"reduction must be 'mean' or 'none', got {reduction!r}")
     kind = hidden.device.type
-    is_wide = torch.float64 in (hidden.dtype, weight.dtype)
-    if not is_wide and kind != "meta" and torch.is_autocast_enabled(kind):
+    wide = torch.float64 in (hidden.dtype, weight.dtype)
+    if not wide and kind != "meta" and torch.is_autocast_enabled(kind):
         return torch.get_autocast_dtype(kind)
     if weight.dtype != hidden.dtype:
         raise TypeError(
@@ -233,3 +257,15 @@ def _check(hidden: Tensor, weight: Tensor, targets: Tensor, reduction: str) -> t
             f"convert one of them, or use torch.autocast"
         )
     return hidden.dtype
+
+
+def _check_values(targets: Tensor, vocabulary: int) -> None:
+    # On other devices reading values means waiting, and torch's kernels assert the range themselves.
+    if targets.device.type != "cpu":
+        return
+    bad = targets[((targets < 0) | (targets >= vocabulary)) & (targets != IGNORED)]
+    if len(bad):
+        raise ValueError(
+            f"targets must be in 0..{vocabulary - 1}, the rows of weight, or {IGNORED} for tokens "
+            f"that do not count, got {int(bad[0])}"
+        )
