@@ -142,7 +142,6 @@ class ScoreSource(Protocol):
 
     def __call__(self, tokens: Tensor, visit: Callable[[LayerScores], object]) -> None:
         """Read `tokens` once."""
-        ...
 
 
 @torch.no_grad()

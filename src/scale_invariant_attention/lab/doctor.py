@@ -109,10 +109,7 @@ def instruction_sets(cpuinfo: dict[str, str]) -> dict[str, bool] | None:
 
 
 def _cores() -> int | None:
-    """Number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def _memory_bytes() -> int | None:

@@ -18,13 +18,11 @@ class LayerCache(Protocol):
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Add ``[B, H, new, D]`` to a layer, and return all of its keys and values so far."""
-        ...
 
     def affine(
         self, layer: int, span: int, make: Callable[[int], DistanceAffine]
     ) -> DistanceAffine:
         """A layer's gain and bias for at least `span` distances, computed by `make`."""
-        ...
 
 
 class KeyValueCache:

@@ -21,7 +21,6 @@ class Distance(Protocol):
 
         Each table is float64, ``[length]`` or ``[heads, length]``.
         """
-        ...
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,12 @@ class QueryScale(Protocol):
     @property
     def depends_on_context(self) -> bool:
         """Whether the factor changes with the context length."""
-        ...
 
     def build(self, heads: int) -> nn.Module:
         """The module of one layer, from `TokenPositions` to factors of the queries.
 
         They are float64, ``[heads or 1, L or 1]`` or ``[B, heads or 1, L or 1]``.
         """
-        ...
 
 
 @dataclass(frozen=True)

@@ -28,11 +28,9 @@ class Rotary(Protocol):
     @property
     def depends_on_context(self) -> bool:
         """Whether the frequencies change with the context length."""
-        ...
 
     def frequencies(self, head_dim: int, context_length: int | Tensor) -> Tensor:
         """float64 ``[head_dim / 2]``, or ``[..., head_dim / 2]`` for context lengths ``[...]``."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,9 @@ class LogitSchedule(Protocol):
 
     def gain(self, distance: Tensor) -> Tensor:
         """The standard deviation of the logit, of the shape of `distance`."""
-        ...
 
     def bias(self, distance: Tensor) -> Tensor:
         """The mean of the logit, of the shape of `distance`."""
-        ...
 
 
 @dataclass(frozen=True)
