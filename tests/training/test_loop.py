@@ -219,7 +219,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, poison, monkeypatch):
     message = str(diverged.value)
     assert message.startswith(f"step 4: the loss is {poison} (guessing: 5.545)")
     assert "the norm of its gradient" in message
-    assert "of the weights" in message
+    assert "the norm of the weights" in message
     assert f"The last good checkpoint is {tmp_path / 'checkpoints' / 'step-00000002'}" in message
     assert [found.step for found in find_checkpoints(tmp_path / "checkpoints")] == [2]
 

@@ -94,8 +94,8 @@ def range_entropy(weights: Tensor, start: int = 0, stop: int | None = None) -> T
     """
 
     def formula(exact: Tensor) -> Tensor:
-        rule = "finite and non-negative (range_entropy_from_logits takes logits)"
-        _require("weights", exact, (exact >= 0) & (exact < math.inf), rule)
+        valid, hint = (exact >= 0) & (exact < math.inf), "; range_entropy_from_logits takes logits"
+        _require("weights", exact, valid, "finite and non-negative", hint)
         return _entropy_inside("weights", exact.log(), start, stop)
 
     return in_float64("weights", weights, formula)
@@ -116,9 +116,9 @@ def range_entropy_from_logits(logits: Tensor, start: int = 0, stop: int | None =
     return in_float64("logits", logits, formula)
 
 
-def _require(name: str, values: Tensor, valid: Tensor, rule: str) -> None:
+def _require(name: str, values: Tensor, valid: Tensor, rule: str, hint: str = "") -> None:
     if not bool(valid.all()):
-        raise ValueError(f"{name} must be {rule}, got {values[~valid][0].item()}")
+        raise ValueError(f"{name} must be {rule}, got {values[~valid][0].item()}{hint}")
 
 
 def _entropy_inside(name: str, logits: Tensor, start: int, stop: int | None) -> Tensor:

@@ -268,7 +268,7 @@ class _Training:
             return
         raise DivergedError(
             f"step {self.step + 1}: the loss is {loss:.4g} (guessing: {guessing:.4g}), the norm of its "
-            f"gradient {norm:.4g}, of the weights {self._weight_norm():.4g}. {self._remedy()}"
+            f"gradient {norm:.4g}, the norm of the weights {self._weight_norm():.4g}. {self._remedy()}"
         )
 
     def _weight_norm(self) -> float:
