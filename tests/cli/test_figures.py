@@ -57,7 +57,8 @@ def test_errors_that_users_can_fix(words, message, tmp_path):
 
 
 def test_a_record_of_something_else_is_told(tmp_path):
-    (tmp_path / "rope-seed-0.json").write_text(json.dumps({"config": {}}))
+    (tmp_path / "mini-500").mkdir()
+    (tmp_path / "mini-500" / "rope-seed-0.json").write_text(json.dumps({"config": {}}))
     done = run("-o", tmp_path, "--results", tmp_path)
     assert done.exit_code == 1
     assert "is not a record" in done.stderr

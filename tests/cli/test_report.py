@@ -16,7 +16,7 @@ from scale_invariant_attention.lab.experiments.evaluations import NeedleEvaluati
 from scale_invariant_attention.lab.experiments.trials import TrainingTrial, record_trial
 from scale_invariant_attention.training import train
 
-RESULTS = Path(__file__).parents[2] / "results" / "mini"
+RESULTS = Path(__file__).parents[2] / "results" / "mini-500"
 NEEDLE = {"needles": 1, "digits": 1, "cities": ["A"], "sentence": " {city}{number} "}
 RECALL = {"keys": 4, "values": 4, "noise": 4, "pairs": 2, "queries": 2}
 

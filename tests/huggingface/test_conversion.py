@@ -304,7 +304,7 @@ def test_a_scheme_that_transformers_cannot_express_is_refused(registered):
         ),
         ({"tau": -1.0}, ValueError, "tau"),
         ({"tau": [1.0, 2.0]}, ValueError, "4, one per head, got 2"),
-        ({"tau": [1.0] * 4, "learn_tau": True}, ValueError, "one number with learn_tau"),
+        ({"tau": [1.0] * 4, "highest_tau": 2.0}, ValueError, "one number, the lowest"),
         ({"tau": torch.ones(4)}, TypeError, "tau"),
         ({"fraction": 0.01}, ValueError, "fraction"),
         ({"scheme": "yarn"}, TypeError, "factor is missing"),

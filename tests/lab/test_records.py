@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from scale_invariant_attention.lab.records import Record, read_record, write_record
+from scale_invariant_attention.lab.records import read_record, write_record
 from scale_invariant_attention.training import TrainingConfig
 
-RESULTS = Path(__file__).parents[2] / "results" / "mini"
-LOSS = RESULTS / "rope-seed-0.json"
+RESULTS = Path(__file__).parents[2] / "results"
+LOSS = RESULTS / "mini-500" / "rope-seed-0.json"
 
 
 def kind_of(path):
@@ -23,7 +23,7 @@ def kind_of(path):
     return ConversionConfig
 
 
-@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*/*.json")), ids=lambda path: path.stem)
 def test_every_record_is_written_back_byte_for_byte(path, tmp_path):
     write_record(read_record(path, kind_of(path)), tmp_path)
     assert (tmp_path / path.name).read_bytes() == path.read_bytes()
@@ -44,19 +44,17 @@ def test_measurements_by_length():
     assert (record.scheme, record.seed, record.is_own_training) == ("rope", 0, True)
     with pytest.raises(ValueError, match="the record rope-seed-0 has no needles"):
         record.needles_by_length()
-    needles = read_record(RESULTS / "needles-rope-seed-0.json", TrainingConfig)
+    needles = read_record(RESULTS / "mini-500" / "needles-rope-seed-0.json", TrainingConfig)
     assert all(0 <= share <= 1 for share in needles.needles_by_length().values())
-    assert (
-        Record.recall_by_length(read_record(RESULTS / "recall-alibi-seed-0.json", TrainingConfig))[
-            64
-        ]
-        > 0.9
-    )
-    attention = read_record(RESULTS / "attention-rope-seed-0.json", TrainingConfig)
+    recall = read_record(RESULTS / "mini" / "recall-alibi-seed-0.json", TrainingConfig)
+    assert recall.recall_by_length()[64] > 0.9
+    attention = read_record(RESULTS / "mini-500" / "attention-rope-seed-0.json", TrainingConfig)
     assert list(attention.recent_share_by_length()) == [256, 512, 1024, 2048, 4096]
     assert attention.attention[0].entropy_inside(10, 100) is not None
     assert attention.attention[0].entropy_inside(100, 1000) is None
-    assert not read_record(RESULTS / "yarn-seed-0.json", TrainingConfig).is_own_training
+    assert not read_record(
+        RESULTS / "mini-500" / "yarn-seed-0.json", TrainingConfig
+    ).is_own_training
 
 
 def changed(tmp_path, change):

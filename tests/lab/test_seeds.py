@@ -16,7 +16,7 @@ from scale_invariant_attention.lab.seeds import (
 )
 from scale_invariant_attention.training import TrainingConfig
 
-RESULTS = Path(__file__).parents[2] / "results" / "mini"
+RESULTS = Path(__file__).parents[2] / "results" / "mini-500"
 
 
 def records(*names):

@@ -116,6 +116,46 @@ def test_a_tau_that_is_no_number_is_refused(tau):
         ScaleInvariant(tau)
 
 
+@pytest.mark.parametrize(("heads", "middle"), [(1, [3.0]), (2, []), (3, [3.0])])
+def test_a_spread_has_equal_ratios_and_reaches_both_ends(heads, middle):
+    taus = ScaleInvariant(1.0, 9.0).tau_of_heads(heads)
+    assert taus == pytest.approx([1.0, *middle, 9.0] if heads > 1 else middle)
+
+
+@pytest.mark.parametrize("learn_tau", [False, True])
+def test_every_head_of_a_spread_has_the_tables_of_its_tau(learn_tau):
+    spread = ScaleInvariant(2.0, 50.0, learn_tau=learn_tau)
+    gain, bias = spread.build(heads=4)(distances(300))
+    for head, tau in enumerate(spread.tau_of_heads(4)):
+        expected = ScaleInvariant(tau).build(heads=1)(distances(300))
+        torch.testing.assert_close((gain[head], bias[head]), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_one_part_of_the_transform_can_be_left_out():
+    t = distances(300)
+    gain, bias = ScaleInvariant(3.0).build(heads=2)(t)
+    ones, kept_bias = ScaleInvariant(3.0, without="gain").build(heads=2)(t)
+    kept_gain, zeros = ScaleInvariant(3.0, without="bias").build(heads=2)(t)
+    assert torch.equal(kept_gain, gain)
+    assert torch.equal(kept_bias, bias)
+    assert torch.equal(ones, torch.ones_like(t))
+    assert torch.equal(zeros, torch.zeros_like(t))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"highest_tau": 5.0}, "highest_tau must be at least tau, which is 10.0, got 5.0"),
+        ({"highest_tau": -5.0}, "highest_tau must .* got -5.0"),
+        ({"tau": [1.0, 2.0], "highest_tau": 5.0}, "tau must be one number, the lowest"),
+        ({"without": "both"}, "without must be 'gain', 'bias' or None, got 'both'"),
+    ],
+)
+def test_bad_spreads_and_parts_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        ScaleInvariant(**options)
+
+
 @pytest.mark.parametrize("learn_tau", [1, "yes", None])
 def test_learn_tau_is_true_or_false(learn_tau):
     with pytest.raises(TypeError, match="learn_tau must be True or False, got"):

@@ -43,7 +43,16 @@ def test_tables_give_what_the_op_gives(name):
     assert lse.shape == (2, HEADS, LENGTH)
 
 
-@pytest.mark.parametrize("options", [{}, {"learn_tau": True}, {"tau": [1.0, 5.0, 30.0]}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"learn_tau": True},
+        {"tau": [1.0, 5.0, 30.0]},
+        {"tau": [1.0, 5.0, 30.0], "learn_tau": True},
+        {"tau": 1.0, "highest_tau": 30.0},
+    ],
+)
 def test_without_tables_the_op_gets_tau(options):
     layer, (query, key, value) = layer_of("scale-invariant-nope", **options), inputs()
     tau = layer.tau(query.device)
@@ -74,8 +83,6 @@ def test_one_tau_per_head_is_that_of_each_head_alone():
 def test_taus_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="tau must be one number or 3, one per head, got 2"):
         SchemeLayer(Scheme(distance=ScaleInvariant([1.0, 2.0])), 3)
-    with pytest.raises(ValueError, match="tau must be one number with learn_tau=True"):
-        ScaleInvariant([1.0, 2.0], learn_tau=True)
     with pytest.raises(ValueError, match="tau must satisfy tau > 0"):
         ScaleInvariant([1.0, -2.0])
 

@@ -21,7 +21,10 @@ from scale_invariant_attention.schemes import (
 
 P_ROPE, ROPE, TRANSFORM = TruncatedRoPE(1024.0), RoPE(10_000.0), ScaleInvariant(tau=10.0)
 
-# The paper's rows, and the expected properties of each.
+TAU = {"tau", "highest_tau", "learn_tau", "without"}
+SPREAD = ScaleInvariant(1.0, 30.0)
+
+# The paper's rows, then ours, and the expected properties of each.
 EXPECTED = {
     "rope": (Scheme(ROPE), {"base"}),
     "p-rope": (Scheme(P_ROPE), {"base", "fraction"}),
@@ -43,10 +46,20 @@ EXPECTED = {
     "alibi": (Scheme(distance=ALiBi()), set()),
     "scale-invariant-p-rope": (
         Scheme(P_ROPE, distance=TRANSFORM),
-        {"base", "fraction", "tau", "learn_tau"},
+        {"base", "fraction"} | TAU,
     ),
-    "scale-invariant-rope": (Scheme(ROPE, distance=TRANSFORM), {"base", "tau", "learn_tau"}),
-    "scale-invariant-nope": (Scheme(distance=TRANSFORM), {"tau", "learn_tau"}),
+    "scale-invariant-rope": (Scheme(ROPE, distance=TRANSFORM), {"base"} | TAU),
+    "scale-invariant-nope": (Scheme(distance=TRANSFORM), TAU),
+    "scale-invariant-spread": (Scheme(P_ROPE, distance=SPREAD), {"base", "fraction"} | TAU),
+    "spread-without-gain": (
+        Scheme(P_ROPE, distance=ScaleInvariant(1.0, 30.0, without="gain")),
+        {"base", "fraction", "tau", "highest_tau"},
+    ),
+    "spread-without-bias": (
+        Scheme(P_ROPE, distance=ScaleInvariant(1.0, 30.0, without="bias")),
+        {"base", "fraction", "tau", "highest_tau"},
+    ),
+    "alibi-p-rope": (Scheme(P_ROPE, distance=ALiBi()), {"base", "fraction"}),
 }
 
 # A value for every option that is not its default.
@@ -58,7 +71,9 @@ OTHERS = {
     "fast_rotations": 16.0,
     "slow_rotations": 2.0,
     "tau": 3.0,
+    "highest_tau": 77.0,
     "learn_tau": True,
+    "without": "gain",
 }
 
 
@@ -245,5 +260,5 @@ def test_entries_that_do_not_work_are_refused():
 
 
 def test_the_papers_schemes_stay():
-    with pytest.raises(ValueError, match="'rope' is one of the paper's"):
+    with pytest.raises(ValueError, match="'rope' belongs to this package"):
         schemes.unregister("rope")

@@ -64,7 +64,7 @@ def test_models_and_data(name):
 
 
 def test_the_names_of_the_recipes():
-    assert set(RECIPES) == {"mini", *PAPER}
+    assert set(RECIPES) == {"mini", "small", *PAPER}
 
 
 def test_fields_can_be_changed_and_the_rest_stays():
@@ -72,8 +72,9 @@ def test_fields_can_be_changed_and_the_rest_stays():
     assert changed.to_dict() == recipe("162m-4k").to_dict() | {"scheme": "logn-rope", "seed": 3}
 
 
-def test_mini_needs_no_download_and_no_gpu():
-    config = recipe("mini")
+@pytest.mark.parametrize("name", ["mini", "small"])
+def test_recipes_that_need_no_download_and_no_gpu(name):
+    config = recipe(name)
     assert config.data == "standard-library"
     assert config.precision == "float32"
     assert config.vocab_size == 256
@@ -82,7 +83,7 @@ def test_mini_needs_no_download_and_no_gpu():
 def test_an_unknown_recipe_is_refused():
     with pytest.raises(ValueError, match=r"no recipe '162m4k' \(did you mean '162m-4k'\?\)"):
         recipe("162m4k")
-    with pytest.raises(ValueError, match="the recipes are: mini, 162m-4k"):
+    with pytest.raises(ValueError, match="the recipes are: mini, small, 162m-4k"):
         recipe("llama")
     with pytest.raises(TypeError, match="no field 'step'"):
         recipe("mini", step=3)

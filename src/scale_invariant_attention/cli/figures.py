@@ -14,9 +14,7 @@ def figures(
     output: Annotated[Path, Option("--output", "-o", help="Folder for the figures.")] = Path(
         "figures"
     ),
-    results: Annotated[Path, Option(help="Folder of the miniature's records.")] = Path(
-        "results/mini"
-    ),
+    results: Annotated[Path, Option(help="Folder of the folders of records.")] = Path("results"),
     formats: Annotated[
         str, Option(metavar="png,svg", help="File formats, separated by commas.")
     ] = "png,svg",

@@ -51,10 +51,11 @@ def _parameters(experiment: Experiment) -> list[Parameter]:
 
     compared = f"Default: {experiment.default}."
     options = {
-        "scale": text("mini runs on CPUs, paper on GPUs.", "|".join(experiment.scales)),
+        "scale": text("paper runs on GPUs, the others on CPUs.", "|".join(experiment.scales)),
         "schemes": text(compared, "NAME,NAME"),
         "values": text(compared, "X,X,..."),
-        "seeds": count("Number of seeds, counted from 0."),
+        "candidates": text(compared, "NAME,NAME"),
+        "seeds": count(f"Number of seeds, counted from {experiment.first_seed}."),
         "lengths": text("Context lengths to evaluate; default: the scale's.", "N,N,..."),
         "tokens": count("Tokens to score at each length; default: the scale's."),
         "examples": count("Examples to test at each length; default: the scale's."),
@@ -111,7 +112,10 @@ def _trials(
     if experiment.compares == "values":
         compared = numbers("--values", text, float)
     elif text is not None:
-        compared = tuple(schemes.entry(name.strip()).name for name in text.split(","))
+        compared = tuple(name.strip() for name in text.split(","))
+    if experiment.compares == "schemes":
+        for name in compared:
+            schemes.entry(name)
     changes: dict[str, Any] = {}
     if not experiment.in_one_process:
         fields = parse_fields(words, options=[f"--{name}" for name in (*given, "help")])
@@ -129,7 +133,7 @@ def _trials(
         before = (given["before"] or "").split()
         changes["before"] = parse_fields([f"--{field}" for field in before])
     return experiment.trials(
-        given.get("scale", "mini"), compared, tuple(range(given["seeds"])), **changes
+        given.get("scale", "mini"), compared, experiment.seed_range(given["seeds"]), **changes
     )
 
 
@@ -182,7 +186,7 @@ def _run(
 
     try:
         with training_errors(WorkerDiedError):
-            (run_small if scale == "mini" else run_large)()
+            (run_large if scale == "paper" else run_small)()
     except KeyboardInterrupt as interrupted:
         typer.echo(
             f"Interrupted, with {len(records)} of {len(trials)} recorded in {results}. Rerun the same "
@@ -220,9 +224,7 @@ for _experiment in EXPERIMENTS.values():
 
 @app.command(name="page")
 def write_page(
-    results: Annotated[Path, Option(help="Folder of the miniature's records.")] = Path(
-        "results/mini"
-    ),
+    results: Annotated[Path, Option(help="Folder of the folders of records.")] = Path("results"),
     output: Annotated[Path, Option("--output", "-o", help="The page.")] = Path("REPRODUCTION.md"),
     figures: Annotated[Path, Option(help="Folder for its figures.")] = Path("docs"),
 ) -> None:
@@ -232,16 +234,20 @@ def write_page(
         from ..lab.reporting.reproduction import page_and_figures
 
         seeds = range(EXPERIMENTS["table1"].seeds)
-        main, needles, recalled = (
-            EXPERIMENTS[name].records(results) for name in ("table1", "table2", "recall")
+        main, needles = (
+            EXPERIMENTS[name].records(results, scale="mini-500") for name in ("table1", "table2")
         )
+        recalled = EXPERIMENTS["recall"].records(results)
         if not main:
             raise FileNotFoundError(
                 f"there is no record of Table 1 in {results}; sia reproduce table1 writes them"
             )
-        swept = {name: EXPERIMENTS[name].records(results, seeds) for name in ("tau", "base")}
+        swept = {
+            name: EXPERIMENTS[name].records(results, seeds, scale="mini-500")
+            for name in ("tau", "base")
+        }
         # Only these need transformers.
-        has_conversions = any(results.glob("table4-*.json"))
+        has_conversions = any(results.glob("*/table4-*.json"))
         converted = EXPERIMENTS["table4"].records(results, seeds) if has_conversions else []
         check_writable(figures)
         figures_at = Path(os.path.relpath(figures, output.parent)).as_posix()

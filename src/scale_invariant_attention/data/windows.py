@@ -142,9 +142,9 @@ def read_windows(
 class SameTokens:
     """The same targets at several lengths, each scored once, so that lengths can be compared.
 
-    At each length the windows are contiguous and their targets are the tokens 1 to `count` of the
-    source: only the amount of context before a target differs. `at_most` bounds `count`, which is a
-    multiple of all lengths.
+    At each length the windows are contiguous and their targets are the same `count` tokens: only the
+    amount of context before a target differs. `at_most` bounds `count`, which is a multiple of all
+    lengths. The first `skip` tokens of the source are left out.
 
     >>> from scale_invariant_attention.data import standard_library
     >>> tokens = SameTokens(standard_library("validation"), (256, 1024), at_most=10_000)
@@ -155,12 +155,18 @@ class SameTokens:
     """
 
     def __init__(
-        self, source: TokenSource, lengths: Sequence[int], *, at_most: int | None = None
+        self,
+        source: TokenSource,
+        lengths: Sequence[int],
+        *,
+        at_most: int | None = None,
+        skip: int = 0,
     ) -> None:
         if not lengths or min(lengths) < 1:
             raise ValueError(f"lengths must be one or more, each at least 1, got {list(lengths)}")
         multiple = lcm(*lengths)
-        available = len(source) - 1
+        self.skip = integer("skip", skip, at_least=0)
+        available = max(0, len(source) - 1 - skip)
         targets = available if at_most is None else min(at_most, available)
         self.source = source
         self.lengths = tuple(lengths)
@@ -168,8 +174,8 @@ class SameTokens:
         if self.count < 1:
             raise ValueError(
                 f"lengths {list(lengths)} need a multiple of {multiple} targets, and there are "
-                f"{targets}: the source has {available}, and at_most is {at_most}; choose lengths "
-                f"that divide each other, shorter lengths or more tokens"
+                f"{targets}: the source has {available} after the first {skip}, and at_most is "
+                f"{at_most}; choose lengths that divide each other, shorter lengths or more tokens"
             )
 
     def batches(self, length: int, *, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -179,7 +185,7 @@ class SameTokens:
         """
         if length not in self.lengths:
             raise ValueError(f"length must be one of {list(self.lengths)}, got {length}")
-        starts = np.arange(0, self.count, length, dtype=np.int64)
+        starts = self.skip + np.arange(0, self.count, length, dtype=np.int64)
         return _batches(self.source, starts, length, batch_size)
 
 

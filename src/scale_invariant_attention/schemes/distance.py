@@ -60,41 +60,82 @@ class BiasTables(nn.Module):
 class ScaleInvariant:
     """Gain ``sqrt(1 + 2 log1p(t/tau))`` and bias ``-2 log1p(t/tau)``.
 
-    `tau` is one number, or one per head. With `learn_tau` every head of every layer learns its own,
-    starting from `tau`.
+    `tau` is one number, or one per head. With `highest_tau` the heads are spread from `tau` to it, each
+    the same factor above the one before. With `learn_tau` every head of every layer learns its own,
+    starting from these values. `without` leaves out the "gain" or the "bias", to measure what it
+    contributes.
+
+    >>> ScaleInvariant(tau=1.0, highest_tau=8.0).tau_of_heads(4)
+    (1.0, 2.0, 4.0, 8.0)
     """
 
     tau: float | Sequence[float] = 10.0
+    highest_tau: float | None = None
     learn_tau: bool = False
+    without: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.learn_tau, bool):
             raise TypeError(f"learn_tau must be True or False, got {self.learn_tau!r}")
-        if not isinstance(self.tau, list | tuple):
+        if self.without not in (None, "gain", "bias"):
+            raise ValueError(f"without must be 'gain', 'bias' or None, got {self.without!r}")
+        if isinstance(self.tau, list | tuple):
+            taus = tuple(positive_number("tau", each) for each in self.tau)
+            object.__setattr__(self, "tau", taus)
+        else:
             positive_number("tau", self.tau)
+        if self.highest_tau is None:
             return
-        if self.learn_tau:
-            raise ValueError("tau must be one number with learn_tau=True, where every head starts")
-        object.__setattr__(self, "tau", tuple(positive_number("tau", each) for each in self.tau))
+        positive_number("highest_tau", self.highest_tau)
+        if isinstance(self.tau, Sequence):
+            raise ValueError(
+                f"tau must be one number, the lowest, with highest_tau={self.highest_tau}, got "
+                f"{list(self.tau)}; leave highest_tau out to give each head its own"
+            )
+        if self.highest_tau < self.tau:
+            raise ValueError(
+                f"highest_tau must be at least tau, which is {self.tau}, got {self.highest_tau}"
+            )
+
+    def tau_of_heads(self, heads: int) -> tuple[float, ...]:
+        """tau of each of `heads` heads."""
+        if isinstance(self.tau, Sequence):
+            if len(self.tau) != heads:
+                raise ValueError(
+                    f"tau must be one number or {heads}, one per head, got {len(self.tau)}"
+                )
+            return tuple(self.tau)
+        return geometric_spread(self.tau, self.highest_tau or self.tau, heads)
 
     def build(self, heads: int) -> nn.Module:
         """A layer's tables; if tau is learned, with parameters ``[heads]``, the logarithms of tau."""
+        taus = self.tau_of_heads(heads)
         if self.learn_tau:
-            assert not isinstance(self.tau, Sequence)
-            return LearnedTauTables(heads, self.tau)
-        if isinstance(self.tau, Sequence) and len(self.tau) != heads:
-            raise ValueError(
-                f"tau must be one number or {heads}, one per head, got {len(self.tau)}"
-            )
-        return ScaleInvariantTables(self.tau)
+            return LearnedTauTables(taus, self.without)
+        # One row of tables is enough for heads that are the same.
+        same = not isinstance(self.tau, Sequence) and self.highest_tau is None
+        return ScaleInvariantTables(taus[0] if same else taus, self.without)
+
+
+def geometric_spread(lowest: float, highest: float, count: int) -> tuple[float, ...]:
+    """`count` numbers from `lowest` to `highest` with equal ratios; a single one is their mean.
+
+    >>> geometric_spread(1.0, 100.0, 3), geometric_spread(1.0, 100.0, 1)
+    ((1.0, 10.0, 100.0), (10.0,))
+    """
+    if count == 1:
+        return (math.sqrt(lowest * highest),)
+    ratio = highest / lowest
+    return tuple(lowest * ratio ** (each / (count - 1)) for each in range(count))
 
 
 class ScaleInvariantTables(nn.Module):
     """The transform with a fixed tau, one number or one per head."""
 
-    def __init__(self, tau: float | Sequence[float]) -> None:
+    def __init__(self, tau: float | Sequence[float], without: str | None = None) -> None:
         super().__init__()
         self._tau = tau
+        self.without = without
 
     def tau(self, device: torch.device) -> float | Tensor:
         """One number, or float64 ``[heads]``."""
@@ -106,15 +147,20 @@ class ScaleInvariantTables(nn.Module):
         """Tables ``[length]`` or ``[heads, length]``."""
         tau = self.tau(distance.device)
         tau = tau.unsqueeze(-1) if isinstance(tau, Tensor) else tau
-        return scale_invariant_gain_and_bias(distance, tau)
+        gain, bias = scale_invariant_gain_and_bias(distance, tau)
+        if self.without == "gain":
+            return torch.ones_like(distance), bias
+        if self.without == "bias":
+            return gain, torch.zeros_like(distance)
+        return gain, bias
 
 
 class LearnedTauTables(ScaleInvariantTables):
     """The transform with one tau per head, learned as its logarithm so that it stays positive."""
 
-    def __init__(self, heads: int, tau: float) -> None:
-        super().__init__(tau)
-        self.log_tau = nn.Parameter(torch.full((heads,), math.log(tau)))
+    def __init__(self, taus: Sequence[float], without: str | None = None) -> None:
+        super().__init__(taus, without)
+        self.log_tau = nn.Parameter(torch.tensor([math.log(tau) for tau in taus]))
 
     def tau(self, device: torch.device) -> Tensor:
         """float64 ``[heads]``."""

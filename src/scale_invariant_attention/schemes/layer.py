@@ -58,8 +58,8 @@ class SchemeLayer(nn.Module):
         return query if factors is None else (query * factors.unsqueeze(-1)).to(query.dtype)
 
     def tau(self, device: torch.device) -> float | Tensor | None:
-        """tau of the scale-invariant transform, a number or ``[H]``; None for other schemes."""
-        if isinstance(self.distance, ScaleInvariantTables):
+        """tau of the whole scale-invariant transform, a number or ``[H]``; None for other schemes."""
+        if isinstance(self.distance, ScaleInvariantTables) and self.distance.without is None:
             return self.distance.tau(device)
         return None
 

@@ -1,4 +1,4 @@
-"""The registry of schemes: the paper's by name, and any that a user registers."""
+"""The registry of schemes: the paper's and ours by name, and any that a user registers."""
 
 import inspect
 import re
@@ -12,8 +12,9 @@ from .query_scale import LogN, YaRNTemperature
 from .rotary import NTK, ProportionalRoPE, RoPE, Rotary, TruncatedRoPE, YaRN
 from .scheme import Scheme
 
-# Related schemes share a colour; colour-blind readers can tell these five apart.
+# Related schemes share a colour; colour-blind readers can tell these six apart.
 # Each is given for light and for dark backgrounds.
+BLACK = ("#000000", "#ffffff")
 GREY = ("#555555", "#bdbdbd")
 PURPLE = ("#aa4499", "#da8fd0")
 ORANGE = ("#d55e00", "#ff9550")
@@ -73,7 +74,7 @@ def names() -> tuple[str, ...]:
     """The names of all schemes.
 
     >>> names()[0], len(names())
-    ('rope', 12)
+    ('rope', 16)
     """
     return tuple(_REGISTRY)
 
@@ -96,7 +97,7 @@ def options(name: str) -> tuple[str, ...]:
     """The options that `get` takes for a scheme.
 
     >>> options("scale-invariant-rope")
-    ('base', 'tau', 'learn_tau')
+    ('base', 'tau', 'highest_tau', 'learn_tau', 'without')
     """
     return entry(name).options
 
@@ -106,7 +107,7 @@ def get(name: str, **options: Any) -> Scheme:
 
     >>> get("scale-invariant-p-rope", tau=1.0)
     Scheme(rotary=TruncatedRoPE(base=1024.0), query_scale=None,
-        distance=ScaleInvariant(tau=1.0, learn_tau=False))
+        distance=ScaleInvariant(tau=1.0, highest_tau=None, learn_tau=False, without=None))
     """
     row = entry(name)
     for option in options:
@@ -128,7 +129,7 @@ def trained_as(name: str) -> str:
 
 
 def register(scheme: NamedScheme) -> None:
-    """Add a scheme, which can then be used by name like the paper's.
+    """Add a scheme, which can then be used by name like those of this package.
 
     >>> register(NamedScheme("alibi-rope", lambda base=1e4: Scheme(RoPE(base), distance=ALiBi())))
     >>> get("alibi-rope", base=500.0)
@@ -149,8 +150,8 @@ def register(scheme: NamedScheme) -> None:
 
 def unregister(name: str) -> None:
     """Remove a scheme that `register` added."""
-    if entry(name) in PAPER_SCHEMES:
-        raise ValueError(f"scheme {name!r} is one of the paper's and cannot be removed")
+    if entry(name) in BUILT_IN:
+        raise ValueError(f"scheme {name!r} belongs to this package and cannot be removed")
     del _REGISTRY[name]
 
 
@@ -179,6 +180,24 @@ def _p_rope(base: float | None = None, fraction: float | None = None) -> Rotary:
     """The paper's half of the pairs, or a `fraction` of RoPE's frequencies if one is given."""
     given = {} if base is None else {"base": base}
     return TruncatedRoPE(**given) if fraction is None else ProportionalRoPE(fraction, **given)
+
+
+def _spread(
+    tau: float = 1.0,
+    highest_tau: float | None = 30.0,
+    learn_tau: bool = False,
+    without: str | None = None,
+) -> ScaleInvariant:
+    """The transform with the recommended spread of tau over the heads."""
+    return ScaleInvariant(tau, highest_tau, learn_tau, without)
+
+
+def _spread_without_gain(tau: float = 1.0, highest_tau: float | None = 30.0) -> ScaleInvariant:
+    return _spread(tau, highest_tau, without="gain")
+
+
+def _spread_without_bias(tau: float = 1.0, highest_tau: float | None = 30.0) -> ScaleInvariant:
+    return _spread(tau, highest_tau, without="bias")
 
 
 ROFORMER = "Su et al., 2021, arXiv:2104.09864"
@@ -294,5 +313,46 @@ PAPER_SCHEMES = (
         LineStyle(*BLUE, ":", "+"),
     ),
 )
+
+# The recommended scheme.
+SPREAD = NamedScheme(
+    "scale-invariant-spread",
+    _Slots(rotary=_p_rope, distance=_spread),
+    "Scale-inv. spread",
+    "Scale-invariant p-RoPE with another tau in each head, spaced evenly on a logarithmic scale: "
+    "some heads look close by, others far.",
+    "this package",
+    LineStyle(*BLACK, "-", "h", width=2.5),
+)
+
+# Schemes that show what each part of the recommended one contributes.
+CONTROLS = (
+    NamedScheme(
+        "spread-without-gain",
+        _Slots(rotary=_p_rope, distance=_spread_without_gain),
+        "Spread, bias alone",
+        "The recommended scheme without its gain: a logarithmic penalty by distance, as in KERPLE.",
+        "Chi et al., 2022, arXiv:2205.09921",
+        LineStyle(*BLACK, "--", "1"),
+    ),
+    NamedScheme(
+        "spread-without-bias",
+        _Slots(rotary=_p_rope, distance=_spread_without_bias),
+        "Spread, gain alone",
+        "The recommended scheme without its bias: logits that grow with distance.",
+        "this package",
+        LineStyle(*BLACK, ":", "2"),
+    ),
+    NamedScheme(
+        "alibi-p-rope",
+        _Slots(rotary=_p_rope, distance=ALiBi),
+        "ALiBi+p-RoPE",
+        "ALiBi's penalty on top of p-RoPE.",
+        "Press et al., 2021, arXiv:2108.12409",
+        LineStyle(*GREEN, "--", "p"),
+    ),
+)
+BUILT_IN = (*PAPER_SCHEMES, SPREAD, *CONTROLS)
+
 # The one registry; only `register` and `unregister` change it.
-_REGISTRY = {row.name: row for row in PAPER_SCHEMES}
+_REGISTRY = {row.name: row for row in BUILT_IN}

@@ -24,8 +24,10 @@ BOTH = pytest.mark.parametrize("scale", SCALES)
 @BOTH
 def test_every_scheme_and_seed_has_a_trial_with_the_same_data_and_training(scale):
     trials = loss_trials(scale)
-    assert len(trials) == len({trial.name for trial in trials}) == 12 * 3
-    assert [trial.config.scheme for trial in trials[:12]] == list(schemes.names())
+    assert len(trials) == len({trial.name for trial in trials}) == len(schemes.names()) * 3
+    assert [trial.config.scheme for trial in trials[: len(schemes.names())]] == list(
+        schemes.names()
+    )
     for trial in trials:
         fields = trial.config.to_dict()
         same = {k: v for k, v in fields.items() if k not in ("scheme", "scheme_options", "seed")}
@@ -36,9 +38,10 @@ def test_every_scheme_and_seed_has_a_trial_with_the_same_data_and_training(scale
 def test_base_and_tau_are_the_same_wherever_there_is_one(scale):
     slots = [trial.config.model_config().scheme for trial in loss_trials(scale, seeds=(0,))]
     truncated = [each.rotary.base for each in slots if isinstance(each.rotary, TruncatedRoPE)]
-    transformed = [each.distance.tau for each in slots if isinstance(each.distance, ScaleInvariant)]
-    assert truncated == [SCALES[scale].base] * 3
-    assert transformed == [SCALES[scale].tau] * 3
+    transformed = [each.distance for each in slots if isinstance(each.distance, ScaleInvariant)]
+    assert truncated == [SCALES[scale].base] * 7
+    assert [it.tau for it in transformed if it.highest_tau is None] == [SCALES[scale].tau] * 3
+    assert {(it.tau, it.highest_tau) for it in transformed if it.highest_tau} == {(1.0, 30.0)}
 
 
 @BOTH

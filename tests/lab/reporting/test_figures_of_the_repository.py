@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[3]
 def test_the_figures_of_the_repository_agree_with_its_records(tmp_path, monkeypatch):
     # Rendering takes as long as all the rest, and other tests cover it.
     monkeypatch.setitem(FORMATS, "png", lambda figure: b"")
-    results, docs = ROOT / "results" / "mini", tmp_path / "docs"
+    results, docs = ROOT / "results", tmp_path / "docs"
     words = ["figures", "--results", results, "-o", docs / "figures", "--formats", "png"]
     done = CliRunner().invoke(app, [*map(str, words), "--page", str(docs / "figures.md")])
     assert done.exit_code == 0, done.output

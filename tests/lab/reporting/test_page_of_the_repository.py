@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[3]
 
 def test_the_page_of_the_repository_agrees_with_its_records(tmp_path):
     pytest.importorskip("transformers", reason="the trials of Table 4 are described in its terms")
-    results = ROOT / "results" / "mini"
+    results = ROOT / "results"
     words = ["reproduce", "page", "--results", results, "--figures", tmp_path / "docs"]
     done = CliRunner().invoke(app, [*map(str, words), "--output", str(tmp_path / "page.md")])
     assert done.exit_code == 0, done.output

@@ -44,7 +44,7 @@ def test_differences_in_scale_are_listed(made):
     page, _ = made
     assert "| parameters | 0.85 million | 162 million |" in page
     assert "| heads | 4 of 32 | 6 of 128 |" in page
-    assert "| training | 500 steps of 4,096 tokens | 4,578 steps of 524,288 tokens |" in page
+    assert "| training | 1,500 steps of 4,096 tokens | 4,578 steps of 524,288 tokens |" in page
     assert "| base of p-RoPE | 16 | 1024 |" in page
 
 
@@ -61,9 +61,9 @@ def test_a_sweep_compares_the_seeds_that_all_values_have(made):
 
 def test_the_provenance_counts_each_training_once(made):
     page, _ = made
-    # 9 of the 12 schemes are trained, with 3 seeds, and 2 more for the sweep.
+    # 13 of the 16 schemes are trained, with 3 seeds, and 2 more for the sweep.
     assert (
-        "\n38 records of 29 trainings, each on one core (Processor), made since 2026-01-02" in page
+        "\n50 records of 41 trainings, each on one core (Processor), made since 2026-01-02" in page
     )
     assert "c" * 40 in page
 

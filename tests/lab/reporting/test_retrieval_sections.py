@@ -42,7 +42,7 @@ def test_the_recipe_is_taken_from_the_records():
     task = needles(rope=[(1.0, 0.0, 0.0)]).replace("\n", " ")
     assert "1 needle of 7 digits per text instead of 3 of 7" in task
     assert "grow from 80 bytes to 256 in the first 200 steps" in task
-    assert "100 steps of warm-up, 100 constant, 100 of decay. 50 texts at each length." in task
+    assert "100 steps of warm-up, 100 constant, 100 of decay. 200 texts at each length." in task
 
 
 def test_seeds_that_did_not_learn_the_task_are_named():

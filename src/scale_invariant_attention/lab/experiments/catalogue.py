@@ -15,6 +15,19 @@ SWEPT_VALUES = {
     "tau": (0.01, 0.1, 1.0, 10.0, 100.0),
     "base": (4.0, 16.0, 64.0, 1024.0),
 }
+# The first of the seeds that settings are chosen with; the tables have the ones before it.
+SELECTION_SEED = 3
+# Options of each candidate for the recommended scheme, and its scheme if it is another.
+SPREAD_CANDIDATES: Mapping[str, Mapping[str, Any]] = {
+    "10-in-all-heads": {"scheme": "scale-invariant-p-rope"},
+    "1-to-30": {"tau": 1.0, "highest_tau": 30.0},
+    "1-to-100": {"tau": 1.0, "highest_tau": 100.0},
+    "1-to-10": {"tau": 1.0, "highest_tau": 10.0},
+    "1-to-30-learned": {"tau": 1.0, "highest_tau": 30.0, "learn_tau": True},
+    "1-to-30-nope": {"scheme": "scale-invariant-nope", "tau": 1.0, "highest_tau": 30.0},
+    # A quarter of the pairs rotate, at frequencies from 1 to 1/16 in heads of 32.
+    "1-to-30-quarter": {"tau": 1.0, "highest_tau": 30.0, "fraction": 0.25, "base": 2.0 ** (64 / 3)},
+}
 
 
 @dataclass(frozen=True)
@@ -30,11 +43,12 @@ class Experiment:
     help: str
     builder: str
     arguments: tuple[Any, ...] = ()
-    scales: tuple[str, ...] = ("mini", "paper")
+    scales: tuple[str, ...] = ("mini", "mini-500", "small", "paper")
     seeds: int = 3
     """Number of seeds by default."""
+    first_seed: int = 0
     compares: str = "schemes"
-    """The option that chooses the rows of the table: "schemes" or "values"."""
+    """The option that chooses the rows of the table: "schemes", "values" or "candidates"."""
     default: str = "every scheme"
     """The rows compared by default, in words."""
     size: str | None = "tokens"
@@ -62,7 +76,7 @@ class Experiment:
     @property
     def heading(self) -> str:
         """Header of the table's first column."""
-        return "scheme" if self.compares == "schemes" else self.name
+        return {"schemes": "scheme", "candidates": "tau"}.get(self.compares, self.name)
 
     def trials(
         self,
@@ -78,20 +92,29 @@ class Experiment:
         """
         module, _, function = self.builder.rpartition(".")
         build = getattr(import_module(f".{module}", __package__), function)
-        chosen = tuple(seeds or range(self.seeds))
+        chosen = tuple(seeds or self.seed_range(self.seeds))
         return list(build(*self.arguments, scale, compared, chosen, **changes))
 
-    def records(self, results: Path, seeds: Sequence[int] = ()) -> "list[Record[Any]]":
-        """The records of the miniature that are in a folder."""
+    def seed_range(self, count: int) -> range:
+        """The first `count` seeds of the experiment."""
+        return range(self.first_seed, self.first_seed + count)
+
+    def records(
+        self, results: Path, seeds: Sequence[int] = (), scale: str = "mini"
+    ) -> "list[Record[Any]]":
+        """The records of a scale, which are in the folder of its name inside `results`."""
         from .trials import find_record
 
-        found = (find_record(trial, results) for trial in self.trials(seeds=seeds))
+        trials = self.trials(scale, seeds=seeds)
+        found = (find_record(trial, results / scale) for trial in trials)
         return [record for record in found if record is not None]
 
     def label(self, record: "Record[Any]") -> str:
         """The row of the table that a record belongs to."""
         if self.compares == "values":
             return number(record.config.scheme_options[self.name])
+        if self.compares == "candidates":
+            return record.name.partition("spread-")[2].removesuffix(f"-seed-{record.seed}")
         return str(getattr(record.config, self.row))
 
     def values(self, record: "Record[Any]") -> Mapping[int, float]:
@@ -115,9 +138,24 @@ def _sweep(option: str, help_text: str) -> Experiment:
         f"is the same.",
         "table1.sweep_trials",
         (option,),
+        scales=("mini", "mini-500"),
         seeds=1,
         compares="values",
         default=", ".join(map(number, SWEPT_VALUES[option])),
+    )
+
+
+def _choice(name: str, help_text: str, builder: str, **fields: Any) -> Experiment:
+    return Experiment(
+        name,
+        f"{help_text}\n\nSeeds and text are others than the tables'. Resumes as table1 does.",
+        builder,
+        scales=("mini",),
+        seeds=2,
+        first_seed=SELECTION_SEED,
+        compares="candidates",
+        default=", ".join(SPREAD_CANDIDATES),
+        **fields,
     )
 
 
@@ -181,6 +219,19 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             default=", ".join(ATTENTION_SCHEMES),
             size="contexts",
             shown="recent_share_by_length",
+        ),
+        _choice(
+            "spread",
+            "How the spread of tau over the heads was chosen: loss of the candidates.",
+            "spread.spread_trials",
+        ),
+        _choice(
+            "spread-needles",
+            "How the spread of tau over the heads was chosen: needles found by the candidates.",
+            "spread.spread_needle_trials",
+            size="examples",
+            starts_from_training=True,
+            shown="needles_by_length",
         ),
         _sweep("tau", "Figure 5: scale-invariant p-RoPE with other values of tau."),
         _sweep(

@@ -18,7 +18,7 @@ from ...evaluation.retrieval import depth_edges, find_needles, needle_table, rec
 from ...model import GPT
 from ...training import TrainingConfig
 from ...training.training_data import HELD_OUT, open_corpus, open_task
-from .._schema import from_json
+from .._schema import from_json, omitted_if_none
 from ..measurements import LengthAttention, NeedleTable, RecallShare
 
 TaskT = TypeVar("TaskT", NeedleTask, RecallTask)
@@ -45,19 +45,22 @@ class Evaluation(ABC):
 
 @dataclass(frozen=True)
 class LossEvaluation(Evaluation):
-    """Loss at `lengths` on the same `tokens`, and by position up to the longest."""
+    """Loss at `lengths` on the same `tokens`, and by position up to the longest.
+
+    The tokens are the first of the validation text after `skip`.
+    """
 
     tokens: int
+    skip: int | None = omitted_if_none()
 
     def check(self, config: TrainingConfig) -> None:
         """See :class:`Evaluation`."""
-        SameTokens(_corpus(config), self.lengths, at_most=self.tokens)
+        self._same_tokens(_corpus(config))
 
     def measure(self, model: GPT, config: TrainingConfig, device: torch.device) -> dict[str, Any]:
         """See :class:`Evaluation`; there are no losses by position if no document is long enough."""
         corpus, longest = _corpus(config), max(self.lengths)
-        same = SameTokens(corpus, self.lengths, at_most=self.tokens)
-        losses = loss_by_length(model, same, device=device)
+        losses = loss_by_length(model, self._same_tokens(corpus), device=device)
         by_position = []
         if len(document_spans(corpus, at_least=longest + 1)):
             at_most = max(1, self.tokens // longest)
@@ -67,6 +70,9 @@ class LossEvaluation(Evaluation):
             "by_position": tuple(by_position),
             "corpus": corpus.fingerprint(),
         }
+
+    def _same_tokens(self, corpus: TokenStream) -> SameTokens:
+        return SameTokens(corpus, self.lengths, at_most=self.tokens, skip=self.skip or 0)
 
 
 @dataclass(frozen=True)
@@ -99,20 +105,24 @@ class AttentionEvaluation(Evaluation):
 
 @dataclass(frozen=True)
 class NeedleEvaluation(Evaluation):
-    """Needles found at `lengths` in `examples` texts each, by length and by ranges of depth."""
+    """Needles found at `lengths` in `examples` texts each, by length and by ranges of depth.
+
+    The texts are from a `split` of the data, by default "validation".
+    """
 
     examples: int
     depths: int = 10
+    split: str | None = omitted_if_none()
 
     def check(self, config: TrainingConfig) -> None:
         """See :class:`Evaluation`."""
-        task = _task(config, NeedleTask)
+        task = _task(config, NeedleTask, self.split)
         for length in self.lengths:
             task.example(length, 0)
 
     def measure(self, model: GPT, config: TrainingConfig, device: torch.device) -> dict[str, Any]:
         """See :class:`Evaluation`."""
-        task = _task(config, NeedleTask)
+        task = _task(config, NeedleTask, self.split)
         results = [
             result
             for length in self.lengths
@@ -120,7 +130,7 @@ class NeedleEvaluation(Evaluation):
         ]
         return {
             "needles": from_json(NeedleTable, needle_table(results, depth_edges(self.depths))),
-            "corpus": _corpus(config).fingerprint(),
+            "corpus": _corpus(config, self.split).fingerprint(),
         }
 
 
@@ -144,12 +154,12 @@ class RecallEvaluation(Evaluation):
         return {"recall": tuple(rows)}
 
 
-def _corpus(config: TrainingConfig) -> TokenStream:
-    return open_corpus(config.data, "validation", config.vocab_size)
+def _corpus(config: TrainingConfig, split: str | None = None) -> TokenStream:
+    return open_corpus(config.data, split or "validation", config.vocab_size)
 
 
-def _task(config: TrainingConfig, kind: type[TaskT]) -> TaskT:
-    task = open_task(config, "validation", HELD_OUT)
+def _task(config: TrainingConfig, kind: type[TaskT], split: str | None = None) -> TaskT:
+    task = open_task(config, split or "validation", HELD_OUT)
     if not isinstance(task, kind):
         raise ValueError(
             f"task must be the one that is measured, a {kind.__name__}, got {config.task!r}"

@@ -27,17 +27,21 @@ SHARED = (
 # The schedule is the paper's: a hundred steps up, a hundred constant, a hundred down.
 SCHEDULE = {"steps": 300, "warmup_steps": 100, "constant_steps": 100, "validate_every": 100}
 
+MINI = {
+    **SCHEDULE,
+    "task": "needles",
+    # Three of the paper's sentences would be most of a context of 256 bytes.
+    "task_options": {"needles": 1, "digits": 7},
+    "batch_size": 32,
+    "first_length": 80,
+    "growth_steps": 200,
+}
+
 # Fields of a training that make it a fine-tuning on needles.
 FINE_TUNING: Mapping[str, Mapping[str, Any]] = {
-    "mini": {
-        **SCHEDULE,
-        "task": "needles",
-        # Three of the paper's sentences would be most of a context of 256 bytes.
-        "task_options": {"needles": 1, "digits": 7},
-        "batch_size": 32,
-        "first_length": 80,
-        "growth_steps": 200,
-    },
+    "mini": MINI,
+    "mini-500": MINI,
+    "small": {**MINI, "batch_size": 16},
     "paper": {
         **SCHEDULE,
         "task": "needles",
@@ -47,7 +51,9 @@ FINE_TUNING: Mapping[str, Mapping[str, Any]] = {
     },
 }
 EVALUATIONS = {
-    "mini": NeedleEvaluation((256, 1024, 4096), examples=50),
+    "mini": NeedleEvaluation((256, 1024, 4096), examples=200),
+    "mini-500": NeedleEvaluation((256, 1024, 4096), examples=50),
+    "small": NeedleEvaluation((512, 2048, 8192), examples=200),
     "paper": NeedleEvaluation((4096, 16_384, 65_536), examples=200),
 }
 
@@ -70,9 +76,23 @@ def needle_trials(
     ('needles-yarn-seed-0', ['rope-seed-0', 'needles-rope-seed-0'])
     """
     changes = changes or {}
-    shared = {name: value for name, value in changes.items() if name in SHARED}
-    starts = loss_trials(scale, names, seeds, {**(before or {}), **shared})
-    fields = {**FINE_TUNING[scale], **changes}
+    starts = loss_trials(scale, names, seeds, {**(before or {}), **shared_fields(changes)})
+    return fine_tuned(starts, scale, changes, evaluation)
+
+
+def shared_fields(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Those fields of a fine-tuning that the training before it must have too."""
+    return {name: value for name, value in changes.items() if name in SHARED}
+
+
+def fine_tuned(
+    starts: Sequence[TrainingTrial],
+    scale: str,
+    changes: Mapping[str, Any] | None = None,
+    evaluation: Mapping[str, Any] | None = None,
+) -> list[TrainingTrial]:
+    """The fine-tuning on needles of the model of each trial."""
+    fields = {**FINE_TUNING[scale], **(changes or {})}
     measured = EVALUATIONS[scale].changed(evaluation)
     return [_fine_tuning(start, fields, measured) for start in starts]
 

@@ -70,12 +70,12 @@ class Recorded:
 
     @classmethod
     def read(cls, results: Path) -> "Recorded":
-        """The records of the miniature that a folder has."""
+        """The records of the miniature that a folder of results has."""
         table1 = EXPERIMENTS["table1"]
         return cls(
-            table1.records(results),
-            EXPERIMENTS["tau"].records(results, range(table1.seeds)),
-            EXPERIMENTS["attention"].records(results),
+            table1.records(results, scale="mini-500"),
+            EXPERIMENTS["tau"].records(results, range(table1.seeds), scale="mini-500"),
+            EXPERIMENTS["attention"].records(results, scale="mini-500"),
         )
 
 
