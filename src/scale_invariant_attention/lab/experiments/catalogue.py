@@ -17,7 +17,8 @@ SWEPT_VALUES = {
 }
 # The first of the seeds that settings are chosen with; the tables have the ones before it.
 SELECTION_SEED = 3
-# Options of each candidate for the recommended scheme, and its scheme if it is another.
+# Options of each candidate for the recommended scheme; its scheme and its training length, if they are
+# others than the recommended and the scale's.
 SPREAD_CANDIDATES: Mapping[str, Mapping[str, Any]] = {
     "10-in-all-heads": {"scheme": "scale-invariant-p-rope"},
     "1-to-30": {"tau": 1.0, "highest_tau": 30.0},
@@ -27,7 +28,13 @@ SPREAD_CANDIDATES: Mapping[str, Mapping[str, Any]] = {
     "1-to-30-nope": {"scheme": "scale-invariant-nope", "tau": 1.0, "highest_tau": 30.0},
     # A quarter of the pairs rotate, at frequencies from 1 to 1/16 in heads of 32.
     "1-to-30-quarter": {"tau": 1.0, "highest_tau": 30.0, "fraction": 0.25, "base": 2.0 ** (64 / 3)},
+    "1-to-15-at-128": {"tau": 1.0, "highest_tau": 15.0, "length": 128},
+    "1-to-30-at-128": {"tau": 1.0, "highest_tau": 30.0, "length": 128},
+    "1-to-30-at-512": {"tau": 1.0, "highest_tau": 30.0, "length": 512},
+    "1-to-60-at-512": {"tau": 1.0, "highest_tau": 60.0, "length": 512},
 }
+TRAINED_LENGTHS = (256, 1024, 4096)
+LENGTH_SCHEMES = ("alibi", "scale-invariant-p-rope", "scale-invariant-spread")
 
 
 @dataclass(frozen=True)
@@ -57,8 +64,8 @@ class Experiment:
     """Whether trainings start from others, whose fields can be set too."""
     in_one_process: bool = False
     """Whether trials run in turn at every scale, and take no fields of ``TrainingConfig``."""
-    row: str = "scheme"
-    """The attribute of a configuration that names its row, where schemes are compared."""
+    row: Sequence[str] = ("scheme",)
+    """The attributes of a configuration that name its row, where schemes are compared."""
     shown: str = "losses_by_length"
     """The method of a record that returns the values of its row."""
 
@@ -115,7 +122,7 @@ class Experiment:
             return number(record.config.scheme_options[self.name])
         if self.compares == "candidates":
             return record.name.partition("spread-")[2].removesuffix(f"-seed-{record.seed}")
-        return str(getattr(record.config, self.row))
+        return ", ".join(str(getattr(record.config, name)) for name in self.row)
 
     def values(self, record: "Record[Any]") -> Mapping[int, float]:
         """The values of a record by length, as the table shows them."""
@@ -195,7 +202,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             default="the paper's ten",
             size=None,
             in_one_process=True,
-            row="label",
+            row=("label",),
         ),
         Experiment(
             "recall",
@@ -219,6 +226,18 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             default=", ".join(ATTENTION_SCHEMES),
             size="contexts",
             shown="recent_share_by_length",
+        ),
+        Experiment(
+            "lengths",
+            "Models trained at 1, 4 and 16 times the length, for the same tokens, and evaluated at "
+            "all.\n\n"
+            "In the paper, ours is also the lowest when it is trained at the length at which it is "
+            "evaluated. Resumes as table1 does.",
+            "table1.length_trials",
+            scales=("mini",),
+            seeds=1,
+            default=", ".join(LENGTH_SCHEMES),
+            row=("scheme", "length"),
         ),
         _choice(
             "spread",

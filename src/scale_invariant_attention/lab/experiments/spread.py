@@ -18,6 +18,8 @@ from .table1 import SCALES, scale_named
 from .table2 import fine_tuned, shared_fields
 from .trials import TrainingTrial
 
+# Tokens per step of the fine-tuning on needles, at every length.
+TOKENS = 8192
 SEEDS = (SELECTION_SEED, SELECTION_SEED + 1)
 
 
@@ -57,7 +59,16 @@ def spread_needle_trials(
     """
     changes = changes or {}
     starts = spread_trials(scale, candidates, seeds, {**(before or {}), **shared_fields(changes)})
-    return fine_tuned(starts, scale, changes, {"split": "train", **(evaluation or {})})
+    return [
+        trial
+        for start in starts
+        for trial in fine_tuned(
+            [start],
+            scale,
+            {"batch_size": TOKENS // start.config.length, **changes},
+            {"split": "train", "lengths": start.evaluation.lengths, **(evaluation or {})},
+        )
+    ]
 
 
 def _trial(
@@ -70,8 +81,12 @@ def _trial(
     if candidate not in SPREAD_CANDIDATES:
         hint, known = did_you_mean(candidate, SPREAD_CANDIDATES), ", ".join(SPREAD_CANDIDATES)
         raise ValueError(f"there is no candidate {candidate!r}{hint}; the candidates are: {known}")
-    options = dict(SPREAD_CANDIDATES[candidate])
-    scheme = options.pop("scheme", SPREAD.name)
-    fields = {**(changes or {}), "scheme_options": options}
-    trial = scale_named(scale).trial(scheme, seed, fields, evaluation)
+    sizes, options = scale_named(scale), dict(SPREAD_CANDIDATES[candidate])
+    scheme, length = options.pop("scheme", SPREAD.name), options.pop("length", None)
+    fields: dict[str, Any] = {"scheme_options": options}
+    if length is not None:
+        fields = sizes.at_length(scheme, length)
+        fields["scheme_options"] |= options
+        evaluation = {"lengths": (length, 4 * length, 16 * length), **evaluation}
+    trial = sizes.trial(scheme, seed, {**fields, **(changes or {})}, evaluation)
     return replace(trial, name=f"spread-{candidate}-seed-{seed}")

@@ -31,7 +31,13 @@ from ...arguments import did_you_mean
 from ...schemes.distance import ScaleInvariant
 from ...schemes.rotary import ProportionalRoPE, TruncatedRoPE
 from ...training import recipe
-from .catalogue import ATTENTION_SCHEMES, SWEPT_VALUES, number
+from .catalogue import (
+    ATTENTION_SCHEMES,
+    LENGTH_SCHEMES,
+    SWEPT_VALUES,
+    TRAINED_LENGTHS,
+    number,
+)
 from .evaluations import AttentionEvaluation, LossEvaluation
 from .trials import TrainingTrial
 
@@ -88,6 +94,19 @@ class Scale:
             self.evaluation.changed(evaluation),
             self.trial(trained_as, seed, changes, evaluation) if shares else None,
         )
+
+    def at_length(self, scheme: str, length: int) -> dict[str, Any]:
+        """Fields of a training at another length, with as many tokens and a base to match.
+
+        >>> SCALES["mini"].at_length("p-rope", 1024)
+        {'length': 1024, 'batch_size': 4, 'scheme_options': {'base': 64.0}}
+        """
+        usual = recipe(self.recipe)
+        options = self.scheme_options(scheme)
+        if "base" in options:
+            options["base"] *= length / usual.length
+        batch_size = usual.batch_size * usual.length // length
+        return {"length": length, "batch_size": batch_size, "scheme_options": options}
 
     def scheme_options(self, scheme: str) -> dict[str, float]:
         """The options of a scheme that this scale sets.
@@ -149,6 +168,30 @@ def loss_trials(
         for seed in seeds
         for name in names or schemes.names()
     ]
+
+
+def length_trials(
+    scale: str = "mini",
+    names: Sequence[str] = (),
+    seeds: Sequence[int] = (0,),
+    changes: Mapping[str, Any] | None = None,
+    evaluation: Mapping[str, Any] | None = None,
+) -> list[TrainingTrial]:
+    """One training per scheme and training length; the scale's own length is the trial of Table 1.
+
+    >>> [trial.name for trial in length_trials("mini", ("alibi",))]
+    ['alibi-seed-0', 'alibi-length-1024-seed-0', 'alibi-length-4096-seed-0']
+    """
+    sizes, trials = scale_named(scale), []
+    usual = recipe(sizes.recipe).length
+    for seed in seeds:
+        for name in names or LENGTH_SCHEMES:
+            for length in TRAINED_LENGTHS:
+                own = {} if length == usual else sizes.at_length(name, length)
+                trial = sizes.trial(name, seed, {**own, **(changes or {})}, evaluation)
+                named = trial.name if length == usual else f"{name}-length-{length}-seed-{seed}"
+                trials.append(replace(trial, name=named))
+    return trials
 
 
 def attention_trials(
