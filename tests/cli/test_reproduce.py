@@ -141,7 +141,7 @@ def test_options_of_schemes_are_added_to_those_of_the_experiment(tmp_path):
 def test_a_page_without_records_says_where_it_looked(tmp_path):
     done = reproduce("page", "--results", str(tmp_path))
     assert done.exit_code == 1
-    assert f"no record of Table 1 in {tmp_path}; sia reproduce table1" in done.stderr
+    assert f"no record of Table 1 in {tmp_path / 'mini'}; sia reproduce table1" in done.stderr
 
 
 def test_interrupted_it_says_how_to_resume(tmp_path, monkeypatch):

@@ -55,6 +55,17 @@ def test_ranks_share_the_work():
     assert sorted(targets.flatten().tolist()) == list(range(1, 101))
 
 
+def test_the_first_tokens_can_be_skipped():
+    tokens = SameTokens(counting(101), (5, 20), at_most=40, skip=30)
+    for length in (5, 20):
+        batches = list(tokens.batches(length, batch_size=3))
+        targets = [token for _, batch in batches for token in batch.flatten().tolist()]
+        assert targets == list(range(31, 71))
+    assert SameTokens(counting(101), (5, 20), skip=30).count == 60
+    with pytest.raises(ValueError, match="the source has 10 after the first 90"):
+        SameTokens(counting(101), (20,), skip=90)
+
+
 def test_lengths_that_cannot_be_compared_are_refused():
     with pytest.raises(ValueError, match=r"\[7, 16\] need a multiple of 112 targets.*are 100"):
         SameTokens(counting(101), (7, 16))

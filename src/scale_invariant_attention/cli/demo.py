@@ -102,7 +102,9 @@ def _announce(page: Page, trial: TrainingTrial) -> None:
     page.paragraph(
         f"They read the source of Python's standard library, byte by byte. Each has {config.layers} "
         f"layers of width {config.width} and sees the same {config.steps} batches of "
-        f"{config.batch_size} x {config.length} bytes; only the position scheme differs.\n"
+        f"{config.batch_size} x {config.length} bytes; only the position scheme differs. So short a "
+        f"training shows what breaks beyond the training length, but not which scheme is best in the "
+        f"end: REPRODUCTION.md has that, from trainings many times as long.\n"
     )
 
 

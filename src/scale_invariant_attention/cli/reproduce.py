@@ -227,34 +227,25 @@ def write_page(
     results: Annotated[Path, Option(help="Folder of the folders of records.")] = Path("results"),
     output: Annotated[Path, Option("--output", "-o", help="The page.")] = Path("REPRODUCTION.md"),
     figures: Annotated[Path, Option(help="Folder for its figures.")] = Path("docs"),
+    readme: Annotated[
+        Path | None, Option(help="Also update the section of this page that shows the results.")
+    ] = None,
 ) -> None:
     """Write REPRODUCTION.md and its figures from the records that there are."""
     with plain_errors(ImportError):
         from ..files import check_writable, replace_file
-        from ..lab.reporting.reproduction import page_and_figures
+        from ..lab.reporting.evidence import Evidence
+        from ..lab.reporting.reproduction import page_and_figures, readme_results, with_section
 
-        seeds = range(EXPERIMENTS["table1"].seeds)
-        main, needles = (
-            EXPERIMENTS[name].records(results, scale="mini-500") for name in ("table1", "table2")
-        )
-        recalled = EXPERIMENTS["recall"].records(results)
-        if not main:
-            raise FileNotFoundError(
-                f"there is no record of Table 1 in {results}; sia reproduce table1 writes them"
-            )
-        swept = {
-            name: EXPERIMENTS[name].records(results, seeds, scale="mini-500")
-            for name in ("tau", "base")
-        }
-        # Only these need transformers.
-        has_conversions = any(results.glob("*/table4-*.json"))
-        converted = EXPERIMENTS["table4"].records(results, seeds) if has_conversions else []
+        evidence = Evidence.read(results)
         check_writable(figures)
         figures_at = Path(os.path.relpath(figures, output.parent)).as_posix()
-        text, drawn = page_and_figures(
-            main, swept, needles, recalled, converted, figures_at=figures_at
-        )
+        text, drawn = page_and_figures(evidence, figures_at=figures_at)
         for name, picture in drawn.items():
             replace_file(figures / name, picture)
         replace_file(output, text.encode())
+        if readme is not None:
+            figures_at = Path(os.path.relpath(figures, readme.parent)).as_posix()
+            section = readme_results(evidence, figures_at=figures_at)
+            replace_file(readme, with_section(readme.read_text(), section).encode())
     Page().line(str(output))

@@ -172,10 +172,11 @@ class SameTokens:
         self.lengths = tuple(lengths)
         self.count = targets // multiple * multiple
         if self.count < 1:
+            after = f" after the first {skip}" if skip else ""
             raise ValueError(
                 f"lengths {list(lengths)} need a multiple of {multiple} targets, and there are "
-                f"{targets}: the source has {available} after the first {skip}, and at_most is "
-                f"{at_most}; choose lengths that divide each other, shorter lengths or more tokens"
+                f"{targets}: the source has {available}{after}, and at_most is {at_most}; choose "
+                f"lengths that divide each other, shorter lengths or more tokens"
             )
 
     def batches(self, length: int, *, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:

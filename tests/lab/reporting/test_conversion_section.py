@@ -7,6 +7,7 @@ from small_records import LENGTHS, table
 from small_records import record as trained
 
 from scale_invariant_attention.lab.experiments import table4
+from scale_invariant_attention.lab.reporting.evidence import Evidence, Size
 from scale_invariant_attention.lab.reporting.reproduction import (
     conversion_section,
     page_and_figures,
@@ -105,7 +106,7 @@ def test_without_our_scheme_there_is_no_section(names):
 def test_it_is_a_section_of_the_page():
     main = table(lambda scheme, seed: (1.0, 2.0, 3.0), seeds=(0,))
     converted = [record(trial, losses_of(trial)) for trial in table4.conversion_trials()]
-    page, _ = page_and_figures(main, {}, conversions=converted)
+    page, _ = page_and_figures(Evidence(Size("mini", main), conversions=converted))
     assert page.index("## Table 1") < page.index("## Table 4") < page.index("## The paper's scale")
     assert LENGTHS[0] == table4.LENGTH
-    assert "## Table 4" not in page_and_figures(main, {})[0]
+    assert "## Table 4" not in page_and_figures(Evidence(Size("mini", main)))[0]

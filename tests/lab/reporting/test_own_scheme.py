@@ -9,6 +9,7 @@ from small_records import record, table
 
 from scale_invariant_attention.lab.records import write_record
 from scale_invariant_attention.lab.reporting.evaluation_figures import training_figure
+from scale_invariant_attention.lab.reporting.evidence import Evidence, Size
 from scale_invariant_attention.lab.reporting.reproduction import page_and_figures
 from scale_invariant_attention.lab.reporting.web_page import write_report
 
@@ -28,7 +29,9 @@ def test_figures_draw_it_with_its_title_and_line_style():
 
 
 def test_tables_have_its_row():
-    page, _ = page_and_figures(table(lambda scheme, seed: LOSSES, seeds=(0,)), {})
+    page, _ = page_and_figures(
+        Evidence(Size("mini", table(lambda scheme, seed: LOSSES, seeds=(0,))))
+    )
     assert "| ALiBi+RoPE | 1.250 | 1.500 | 1.750 | +0.500 |  |  |  |  |" in page
 
 

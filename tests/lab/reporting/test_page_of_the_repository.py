@@ -1,4 +1,4 @@
-"""REPRODUCTION.md agrees with the records of the repository."""
+"""REPRODUCTION.md and the README agree with the records of the repository."""
 
 from pathlib import Path
 
@@ -13,9 +13,13 @@ ROOT = Path(__file__).parents[3]
 def test_the_page_of_the_repository_agrees_with_its_records(tmp_path):
     pytest.importorskip("transformers", reason="the trials of Table 4 are described in its terms")
     results = ROOT / "results"
+    readme = tmp_path / "README.md"
+    readme.write_text((ROOT / "README.md").read_text())
     words = ["reproduce", "page", "--results", results, "--figures", tmp_path / "docs"]
+    words += ["--readme", readme]
     done = CliRunner().invoke(app, [*map(str, words), "--output", str(tmp_path / "page.md")])
     assert done.exit_code == 0, done.output
     assert (tmp_path / "page.md").read_text() == (ROOT / "REPRODUCTION.md").read_text()
+    assert readme.read_text() == (ROOT / "README.md").read_text()
     for figure in (tmp_path / "docs").glob("*.png"):
         assert (ROOT / "docs" / figure.name).exists()

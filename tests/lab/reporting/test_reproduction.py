@@ -3,7 +3,8 @@
 import pytest
 from small_records import record, table
 
-from scale_invariant_attention.lab.reporting.reproduction import page_and_figures
+from scale_invariant_attention.lab.reporting.evidence import Evidence, Size
+from scale_invariant_attention.lab.reporting.reproduction import page_and_figures, with_section
 
 
 def losses_of(scheme, seed):
@@ -20,23 +21,27 @@ def made():
         record("scale-invariant-p-rope", 0, (1.3, 1.4, 1.5), tau=0.1),
         record("scale-invariant-p-rope", 0, (1.6, 1.7, 1.8), tau=100.0),
     ]
-    return page_and_figures(main, {"tau": [*ours, *swept], "base": ours})
+    sweeps = {"tau": [*ours, *swept], "base": ours}
+    short = Size("mini-500", main)
+    return page_and_figures(Evidence(Size("mini", main), short=short, sweeps=sweeps))
 
 
-def lines(page, start):
-    return [line for line in page.splitlines() if line.startswith(start)]
+def lines(page, start, section="## Table 1: "):
+    """The lines of a section that start with these words."""
+    part = page.split(section)[1].split("\n## ")[0]
+    return [line for line in part.splitlines() if line.startswith(start)]
 
 
 def test_every_scheme_stands_beside_the_paper(made):
     page, _ = made
-    (rope,) = lines(page, "| RoPE |")
+    rope, _ = lines(page, "| RoPE |")
     assert rope == (
         "| RoPE | 1.210 ± 0.006 | 2.210 ± 0.006 | 3.210 ± 0.006 | +2.000 "
-        "| 3.261 | 3.936 | 5.260 | +1.999 |"
+        "| 3.261 ± 0.001 | 3.936 ± 0.010 | 5.260 ± 0.014 | +1.999 |"
     )
-    (ours,) = lines(page, "| Scale-inv. p-RoPE |")
+    ours, _ = lines(page, "| Scale-inv. p-RoPE |")
     assert ours.count("**") == 12
-    (ablation,) = lines(page, "| Scale-inv. NoPE |")
+    ablation, _ = lines(page, "| Scale-inv. NoPE |")
     assert ablation.endswith("|  |  |  |  |")
 
 
@@ -52,8 +57,9 @@ def test_a_sweep_compares_the_seeds_that_all_values_have(made):
     page, figures = made
     assert "| 0.1 | 1.300 | 1.400 | 1.500 |\n| 10 | 1.100 | 1.100 | 1.100 |\n| 100 | 1.600" in page
     assert "Seeds: 0." in page
-    assert "## The base of p-RoPE" not in page
-    assert set(figures) == {"reproduction-position.png", "reproduction-tau.png"}
+    assert "# The base of p-RoPE" not in page
+    names = ("headline", "curves", "position", "tau")
+    assert set(figures) == {f"reproduction-{name}.png" for name in names}
     for name, picture in figures.items():
         assert f"(docs/{name})" in page
         assert picture.startswith(b"\x89PNG")
@@ -69,10 +75,18 @@ def test_the_provenance_counts_each_training_once(made):
 
 
 def test_links_point_to_the_folder_of_the_figures():
-    page, figures = page_and_figures(table(losses_of, seeds=(0,)), {}, figures_at="../pictures")
-    assert [f"(../pictures/{name})" in page for name in figures] == [True]
+    evidence = Evidence(Size("mini", table(losses_of, seeds=(0,))))
+    page, figures = page_and_figures(evidence, figures_at="../pictures")
+    assert len(figures) == 3
+    assert all(f"(../pictures/{name})" in page for name in figures)
 
 
 def test_without_our_scheme_there_is_no_page():
     with pytest.raises(ValueError, match="must include trainings of scale-invariant-p-rope"):
-        page_and_figures([record("rope", 0, (1.0, 2.0, 3.0))], {})
+        page_and_figures(Evidence(Size("mini", [record("rope", 0, (1.0, 2.0, 3.0))])))
+
+
+@pytest.mark.parametrize("page", ["", "<!-- results -->", "<!-- results -->" * 2])
+def test_a_page_without_marks_has_no_place_for_results(page):
+    with pytest.raises(ValueError, match="must contain <!-- results --> and"):
+        with_section(page, "new")

@@ -10,7 +10,10 @@ if TYPE_CHECKING:
     from ..records import Record
     from .trials import Trial
 
-ATTENTION_SCHEMES = ("rope", "p-rope", "logn-p-rope", "alibi", "scale-invariant-p-rope")
+ATTENTION_SCHEMES = (
+    *("rope", "p-rope", "logn-p-rope", "alibi"),
+    *("scale-invariant-p-rope", "scale-invariant-spread"),
+)
 SWEPT_VALUES = {
     "tau": (0.01, 0.1, 1.0, 10.0, 100.0),
     "base": (4.0, 16.0, 64.0, 1024.0),

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...analysis import Diagnosis
+from ...schemes.distance import ScaleInvariant
 from ..experiments.theory_numbers import TransformTable
 from ..measurements import LengthAttention, Mean, ScoreMoments
 from ..records import TrainingRecord
@@ -113,6 +114,44 @@ def _panels(by_scheme: Mapping[str, Sequence[LengthAttention]]) -> list[Panel]:
                 if value is not None:
                     panel[scheme].append(Point(it.length, value.mean, value.standard_error))
     return panels
+
+
+def heads_figure(record: TrainingRecord, length: int) -> "Figure":
+    """Attention of every head by distance, one column per layer: its share, and how sparse it is.
+
+    Lines are labelled with the tau of their head.
+    """
+    (attention,) = [it for it in record.measured("attention") if it.length == length]
+    config = record.config.model_config()
+    distance = config.scheme.distance
+    if not isinstance(distance, ScaleInvariant):
+        raise ValueError(f"the scheme must have a tau, got {record.scheme}")
+    taus = distance.tau_of_heads(config.heads)
+    figure = new_figure(2.6 * len(attention.layers) + 1.4, 5.2)
+    shares, parts = figure.subplots(
+        2, len(attention.layers), sharex=True, sharey="row", squeeze=False
+    )
+    far = [index for index, (start, _) in enumerate(attention.ranges) if start > 0]
+    middles = [math.sqrt(start * stop) for start, stop in (attention.ranges[i] for i in far)]
+    for upper, lower, layer in zip(shares, parts, attention.layers, strict=True):
+        for look, tau, share, entropy in zip(
+            RATIO_STYLES, taus, layer.share, layer.entropy, strict=False
+        ):
+            look = {**look, "markersize": 4, "label": f"tau {tau:.3g}"}
+            upper.plot(middles, [share[i] for i in far], **look)
+            lower.plot(middles, [entropy[i] for i in far], **look)
+        upper.set_title(f"layer {layer.layer}", fontsize=10)
+        lower.set_xlabel("distance in tokens")
+        for axes in (upper, lower):
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter(lambda distance, _: f"{distance:,.0f}")
+            axes.set_ylim(bottom=0)
+            axes.grid(alpha=0.3)
+    shares[0].set_ylabel("share of attention on the decade")
+    parts[0].set_ylabel("entropy inside the decade, nats")
+    handles = shares[0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside right upper", fontsize=8, frameon=False, handlelength=3)
+    return figure
 
 
 def quantile_figure(record: TrainingRecord, length: int) -> "Figure":

@@ -22,6 +22,9 @@ SMOOTHED_STEPS = 25
 MARKED_STEPS = 100
 # Before this step all schemes fall alike, from a height that would hide their differences.
 FIRST_STEP = 50
+MOST_TICKS = 6
+# Height of the figure of training curves, in nats above the lowest loss.
+CURVES_SPAN = 0.7
 
 
 def draw_loss_by_position(
@@ -115,10 +118,7 @@ def sweep_figure(
 
 def training_figure(records: Iterable[TrainingRecord], schemes: Sequence[str]) -> "Figure":
     """Loss against step, means over seeds: one panel for training, one per validation length."""
-    by_scheme: dict[str, list[TrainingRecord]] = {scheme: [] for scheme in schemes}
-    for record in records:
-        if record.scheme in by_scheme:
-            by_scheme[record.scheme].append(record)
+    by_scheme = _by_scheme(records, schemes)
     first = next(iter(by_scheme.values()))[0]
     validations = first.measured("validation")
     lengths: list[int] = list(validations[-1].validation)
@@ -137,7 +137,8 @@ def training_figure(records: Iterable[TrainingRecord], schemes: Sequence[str]) -
         times = length // train_length
         beyond = "" if times == 1 else f" ({times} times)"
         axes.set_title(f"validation, {length:,} tokens{beyond}", fontsize=10)
-        axes.set_xticks([it.step for it in validations if it.step >= FIRST_STEP])
+        steps = [it.step for it in validations if it.step >= FIRST_STEP]
+        axes.set_xticks(steps[:: 1 + len(steps) // MOST_TICKS])
     for axes in panels:
         axes.set_xlabel("step")
         axes.grid(alpha=0.3)
@@ -145,6 +146,35 @@ def training_figure(records: Iterable[TrainingRecord], schemes: Sequence[str]) -
     handles = panels[1].get_legend_handles_labels()
     figure.legend(*handles, loc="outside right upper", fontsize=8, handlelength=4, frameon=False)
     return figure
+
+
+def curves_figure(records: Iterable[TrainingRecord], schemes: Sequence[str]) -> "Figure":
+    """Training loss against step, means over seeds; schemes far above the others leave the figure."""
+    by_scheme = _by_scheme(records, schemes)
+    figure = new_figure(10, 4.5)
+    axes = figure.subplots()
+    drawn = (loss for seeds in by_scheme.values() for loss in _training(seeds)[1])
+    lowest = min(drawn, default=0.0)
+    for index, (scheme, seeds) in enumerate(by_scheme.items()):
+        steps, losses = _training(seeds)
+        offset = 2 * MARKED_STEPS * index // len(by_scheme)
+        axes.plot(steps, losses, **style(scheme), markevery=(offset, 2 * MARKED_STEPS))
+    axes.set_ylim(lowest - 0.02, lowest + CURVES_SPAN)
+    axes.set_xlabel("step")
+    axes.set_ylabel("training loss in nats")
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside right upper", fontsize=8, handlelength=4, frameon=False)
+    return figure
+
+
+def _by_scheme(
+    records: Iterable[TrainingRecord], schemes: Sequence[str]
+) -> dict[str, list[TrainingRecord]]:
+    by_scheme: dict[str, list[TrainingRecord]] = {scheme: [] for scheme in schemes}
+    for record in records:
+        if record.scheme in by_scheme:
+            by_scheme[record.scheme].append(record)
+    return by_scheme
 
 
 def _training(records: Sequence[TrainingRecord]) -> tuple[list[int], list[float]]:

@@ -35,6 +35,8 @@ ROTARY = ("scale-invariant-p-rope", "scale-invariant-rope", "scale-invariant-nop
 COMPARED = ("p-rope", "logn-p-rope", "scale-invariant-p-rope")
 
 # The figures are wide: as many pixels as a page shows.
+# The models of the figures.
+SCALE = "mini-500"
 FORMATS: dict[str, Callable[[Any], bytes]] = {"png": partial(as_png, dpi=110), "svg": as_svg}
 
 
@@ -70,12 +72,12 @@ class Recorded:
 
     @classmethod
     def read(cls, results: Path) -> "Recorded":
-        """The records of the miniature that a folder of results has."""
+        """The records that a folder of results has of the miniature with 500 steps."""
         table1 = EXPERIMENTS["table1"]
         return cls(
-            table1.records(results, scale="mini-500"),
-            EXPERIMENTS["tau"].records(results, range(table1.seeds), scale="mini-500"),
-            EXPERIMENTS["attention"].records(results, scale="mini-500"),
+            table1.records(results, scale=SCALE),
+            EXPERIMENTS["tau"].records(results, range(table1.seeds), scale=SCALE),
+            EXPERIMENTS["attention"].records(results, scale=SCALE),
         )
 
 
@@ -113,8 +115,8 @@ def gallery(theory: TheoryNumbers, recorded: Recorded) -> Iterator[Drawing | Mis
 
 def figure_page(drawn: Sequence[Drawing | Missing], *, figures_at: str) -> str:
     """The page of all figures, as Markdown; `figures_at` is the path from the page to their folder."""
-    length = EXPERIMENTS["table1"].trials()[0].config.length
-    return render("figures.md", drawn=drawn, figures_at=figures_at, length=length)
+    config = EXPERIMENTS["table1"].trials(SCALE)[0].config
+    return render("figures.md", drawn=drawn, figures_at=figures_at, config=config)
 
 
 def parse_formats(text: str) -> list[str]:

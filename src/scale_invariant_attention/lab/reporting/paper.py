@@ -1,9 +1,10 @@
 """The numbers that the paper prints, to stand beside ours."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from ..seeds import SeedRow
-from ..tables import Best, Table, length_table
+from ..tables import Best, Row, Table, length_table
 
 # The paper's method, whose rows the pages call ours.
 OURS = "scale-invariant-p-rope"
@@ -27,6 +28,21 @@ TABLE1: PrintedTable = {
     "scale-invariant-p-rope": (3.244, 3.235, 3.247),
 }
 
+# Standard errors by scheme, at the three lengths; None where the paper does not print them.
+Errors = Mapping[str, tuple[float | None, float | None, float | None]]
+ERRORS1: Errors = {
+    "rope": (0.001, 0.010, 0.014),
+    "p-rope": (0.001, 0.008, 0.085),
+    "nope": (0.000, 0.059, 0.062),
+    "rope-ntk": (0.001, 0.007, 0.026),
+    "yarn": (0.000, 0.018, 0.065),
+    "logn-rope": (0.001, 0.004, 0.011),
+    "logn-p-rope": (0.001, 0.002, 0.005),
+    "logn-ntk": (0.001, 0.002, 0.025),
+    "alibi": (0.001, 0.001, 0.000),
+    "scale-invariant-p-rope": (0.001, 0.001, 0.001),
+}
+
 # Table 2: share of needles found by the same models after fine-tuning at 4096.
 TABLE2: PrintedTable = {
     "rope": (0.962, 0.000, 0.000),
@@ -39,6 +55,16 @@ TABLE2: PrintedTable = {
     "logn-ntk": (0.962, 0.253, 0.056),
     "alibi": (0.957, 0.020, 0.003),
     "scale-invariant-p-rope": (0.965, 0.969, 0.969),
+}
+
+# Those of Table 2 that are larger than 0.005.
+ERRORS2: Errors = {
+    "p-rope": (None, 0.020, None),
+    "nope": (None, 0.239, None),
+    "rope-ntk": (None, 0.078, None),
+    "logn-rope": (None, 0.010, None),
+    "logn-p-rope": (None, None, 0.009),
+    "logn-ntk": (None, 0.015, None),
 }
 
 # Table 4: loss of Llama-2-7B converted and fine-tuned at 4096; RoPE and RoPE+NTK are not fine-tuned.
@@ -58,10 +84,22 @@ TABLE4: PrintedTable = {
 NOT_CONTINUED = ("rope", "rope-ntk")
 
 
-def printed_table(values: PrintedTable, best: Best, *, change: bool = False) -> Table:
+def printed_table(
+    values: PrintedTable, best: Best, errors: Errors | None = None, *, change: bool = False
+) -> Table:
     """One of the paper's tables, to stand to the right of ours."""
     rows = {
         scheme: SeedRow(scheme, {0: dict(zip(LENGTHS, printed, strict=True))})
         for scheme, printed in values.items()
     }
-    return length_table(rows, "scheme", best, column="paper, {:,}".format, change=change)
+    table = length_table(rows, "scheme", best, column="paper, {:,}".format, change=change)
+    known = {row.key: (errors or {}).get(row.key or "", ()) for row in table.rows}
+    return replace(table, rows=[_with_errors(row, known[row.key]) for row in table.rows])
+
+
+def _with_errors(row: Row, errors: Sequence[float | None]) -> Row:
+    cells = [
+        cell if error is None else replace(cell, text=f"{cell.text} ± {error:.3f}")
+        for cell, error in zip(row.cells, errors, strict=False)
+    ]
+    return replace(row, cells=[*cells, *row.cells[len(errors) :]])

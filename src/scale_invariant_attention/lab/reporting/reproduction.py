@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ... import schemes
 from ...evaluation import PositionLoss
+from ..experiments.catalogue import EXPERIMENTS
+from ..experiments.evaluations import LossEvaluation
 from ..records import Record, TrainingRecord
 from ..seeds import (
     SeedRow,
@@ -19,17 +21,25 @@ from ..seeds import (
     with_common_seeds,
 )
 from ..tables import length_table, markdown, markdown_table
-from . import paper
+from . import _summary, paper
 from ._claims import CONVERSION_CLAIMS, NEEDLE_CLAIMS, judged
+from ._summary import RECOMMENDED
+from .attention_figures import heads_figure
 from .drawing import as_png, title_of
-from .evaluation_figures import draw_loss_by_position, sweep_figure
+from .evaluation_figures import curves_figure, draw_loss_by_position, sweep_figure
+from .evidence import Evidence, Records, Size
 from .pages import render
 from .paper import OURS
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from ..experiments.table4 import ConversionConfig
 
+HEADLINE_FIGURE = "reproduction-headline.png"
+CURVES_FIGURE = "reproduction-curves.png"
 POSITION_FIGURE = "reproduction-position.png"
+HEADS_FIGURE = "reproduction-heads.png"
 
 # The share that a model finds at the training length, if it has learned the task.
 LEARNED = 0.9
@@ -39,63 +49,171 @@ WAYS = (TRAINED, CALIBRATED, "only converted", "calibrated, only converted")
 
 
 def page_and_figures(
-    main: Sequence[TrainingRecord],
-    sweeps: Mapping[str, Sequence[TrainingRecord]],
-    needles: Sequence[TrainingRecord] = (),
-    recall: Sequence[TrainingRecord] = (),
-    conversions: "Sequence[Record[ConversionConfig]]" = (),
-    *,
-    figures_at: str = "docs",
+    evidence: Evidence, *, figures_at: str = "docs"
 ) -> tuple[str, dict[str, bytes]]:
     """The page as Markdown, and its figures by file name.
 
-    Args:
-        main: the records of Table 1, including those of our scheme.
-        sweeps: the records of our scheme by swept option.
-        needles: the records of Table 2.
-        recall: the records of associative recall.
-        conversions: the records of Table 4.
-        figures_at: the path from the page to the folder of the figures.
+    `figures_at` is the path from the page to the folder of the figures.
     """
-    rows = seed_rows(main, scheme_of, TrainingRecord.losses_by_length)
+    mini, rows = evidence.mini, evidence.mini.loss_rows
     if OURS not in rows:
         raise ValueError(f"records must include trainings of {OURS}, got those of {list(rows)}")
-    ours = next(record for record in main if record.scheme == OURS)
-    config = ours.config
+    ours = next(record for record in mini.losses if record.scheme == OURS)
+    config, sizes = ours.config, [it for it in (mini, evidence.small) if it.losses]
     position_title = f"Loss by position, trained at {config.length:,} tokens"
     figures = {
+        HEADLINE_FIGURE: as_png(_summary.headline_figure(sizes)),
+        CURVES_FIGURE: as_png(_curves(mini.losses)),
         POSITION_FIGURE: draw_loss_by_position(
-            _by_position(main), title=position_title, train_length=config.length
-        )
+            _by_position(mini.losses), title=position_title, train_length=config.length
+        ),
     }
-    others = [it for records in sweeps.values() for it in records if it not in main]
-    everything = [*main, *others, *needles, *recall]
-    minutes = {record.trained_as: record.seconds / 60 for record in everything}
+    heads = _heads(evidence.attention, figures)
+    minutes = {record.trained_as: record.seconds / 60 for record in evidence.trainings}
     page = render(
         "reproduction.md",
         ours=ours,
         config=config,
-        parameters=config.layers * 12 * config.width**2 + 2 * config.vocab_size * config.width,
+        parameters=mini.parameters,
         seeds=" or ".join(map(str, sorted({len(row.seeds) for row in rows.values()}))),
-        table1=_beside_paper(rows, paper.TABLE1),
+        over_seeds=over_seeds(rows.values()),
+        recommended=RECOMMENDED,
+        sizes=[{"size": it, "table": _summary.headline_table(it)} for it in sizes],
+        verdicts=_summary.verdicts(sizes),
+        table1=_beside_paper(rows, paper.TABLE1, errors=paper.ERRORS1),
         lowest=_lowest(rows),
         judgements=judged(rows),
+        passing=_summary.passing_table(mini.losses),
+        copying=(_summary.COPYING_STEPS, _summary.COPYING_LOSS),
+        parts=_summary.contributions(mini),
         position_title=position_title,
-        position_figure=POSITION_FIGURE,
-        sweeps=[
-            section
-            for option, records in sweeps.items()
-            if (section := _sweep(option, records, config.length, figures))
-        ],
-        pi=math.pi,
-        table2=needle_section(needles),
-        table4=conversion_section(conversions),
-        recall=recall_section(recall),
-        source=_source(everything),
+        choice=_choice(evidence.spread, evidence.spread_needles),
+        table2=needle_section(mini.needles),
+        small=_small(evidence.small),
+        lengths=_trained_lengths(evidence.lengths),
+        heads=heads,
+        short=_short(evidence, figures),
+        table4=conversion_section(evidence.conversions),
+        recall=recall_section(evidence.recall),
+        source=_source(evidence.trainings),
         median_minutes=median(minutes.values()),
+        headline_figure=HEADLINE_FIGURE,
+        curves_figure=CURVES_FIGURE,
+        position_figure=POSITION_FIGURE,
         figures_at=figures_at,
     )
     return page, figures
+
+
+def readme_results(evidence: Evidence, *, figures_at: str) -> str:
+    """What the README shows of the records."""
+    sizes = [it for it in (evidence.mini, evidence.small) if it.losses]
+    return _summary.readme_section(sizes, figure=HEADLINE_FIGURE, figures_at=figures_at)
+
+
+def with_section(page: str, section: str) -> str:
+    """A page with the text between its two marks replaced.
+
+    >>> with_section("a <!-- results --> old <!-- end of results --> b", "new")
+    'a <!-- results -->\\n\\nnew\\n<!-- end of results --> b'
+    """
+    start, end = "<!-- results -->", "<!-- end of results -->"
+    if page.count(start) != 1 or page.count(end) != 1:
+        raise ValueError(f"the page must contain {start} and {end} once each, around its results")
+    before, _, rest = page.partition(start)
+    return f"{before}{start}\n\n{section}\n{end}{rest.partition(end)[2]}"
+
+
+def _curves(records: Records) -> "Figure":
+    """Training loss through training, of the schemes that are trained themselves."""
+    trained = [record for record in records if record.is_own_training]
+    names = list(dict.fromkeys(record.scheme for record in trained))
+    return curves_figure(trained, names)
+
+
+def _heads(records: Records, figures: dict[str, bytes]) -> dict[str, Any] | None:
+    """The figure of the heads of the recommended scheme, if its attention is recorded."""
+    found = [record for record in records if record.scheme == RECOMMENDED]
+    if not found:
+        return None
+    length = found[0].measured("attention")[-1].length
+    figures[HEADS_FIGURE] = as_png(heads_figure(found[0], length))
+    return {"figure": HEADS_FIGURE, "length": length}
+
+
+def _choice(losses: Records, needles: Records) -> dict[str, Any] | None:
+    """The tables by which the spread of tau was chosen, if candidates are recorded."""
+    if not losses:
+        return None
+    tables, evaluation = {}, losses[0].evaluation
+    assert isinstance(evaluation, LossEvaluation)
+    for name, records, best in (("spread", losses, min), ("spread-needles", needles, max)):
+        experiment = EXPERIMENTS[name]
+        by_length: dict[int, list[TrainingRecord]] = {}
+        for record in records:
+            by_length.setdefault(record.config.length, []).append(record)
+        tables[name] = [
+            markdown(
+                length_table(seed_rows(group, experiment.label, experiment.values), "tau", best)
+            )
+            for _, group in sorted(by_length.items())
+        ]
+    return {
+        "losses": tables["spread"],
+        "needles": tables["spread-needles"],
+        "seeds": sorted({record.seed for record in losses}),
+        "skip": evaluation.skip,
+        "tokens": losses[0].measured("losses")[0].tokens,
+    }
+
+
+def _small(size: Size) -> dict[str, Any] | None:
+    """The tables of the second size, if any of it is recorded."""
+    if not size.losses:
+        return None
+    losses, needles = size.loss_rows, size.needle_rows
+    return {
+        "config": size.losses[0].config,
+        "parameters": size.parameters,
+        "seeds": over_seeds(losses.values()),
+        "losses": markdown(length_table(losses, "scheme", min, titles=_titles(losses))),
+        "needles": needles
+        and markdown(length_table(needles, "scheme", max, titles=_titles(needles))),
+    }
+
+
+def _trained_lengths(records: Records) -> str:
+    """Loss by training length, if several are recorded."""
+    if len({record.config.length for record in records}) < 2:
+        return ""
+    rows = seed_rows(
+        records,
+        lambda it: f"{title_of(it.scheme)}, trained at {it.config.length:,}",
+        TrainingRecord.losses_by_length,
+    )
+    return markdown(length_table(rows, "scheme", min))
+
+
+def _short(evidence: Evidence, figures: dict[str, bytes]) -> dict[str, Any] | None:
+    """The tables of 500 steps, if they are recorded."""
+    size = evidence.short
+    if not size.losses:
+        return None
+    rows, needles, config = size.loss_rows, size.needle_rows, size.losses[0].config
+    sections = (
+        _sweep(option, records, config.length, figures)
+        for option, records in evidence.sweeps.items()
+    )
+    return {
+        "config": config,
+        "seeds": over_seeds(rows.values()),
+        "table1": markdown(length_table(rows, "scheme", min, titles=_titles(rows))),
+        "passing": _summary.passing_table(size.losses),
+        "table2": needles
+        and markdown(length_table(needles, "scheme", max, titles=_titles(needles))),
+        "sweeps": [section for section in sections if section],
+        "pi": math.pi,
+    }
 
 
 def needle_section(records: Sequence[TrainingRecord]) -> str:
@@ -107,7 +225,7 @@ def needle_section(records: Sequence[TrainingRecord]) -> str:
     return render(
         "table2.md",
         seeds=over_seeds(rows.values()),
-        table=markdown(table.beside(paper.printed_table(paper.TABLE2, max))),
+        table=markdown(table.beside(paper.printed_table(paper.TABLE2, max, paper.ERRORS2))),
         config=records[0].config,
         task=records[0].config.task_options,
         examples=records[0].measured("needles").lengths[0].examples,
@@ -171,10 +289,13 @@ def _titles(rows: Mapping[str, SeedRow], starred: Sequence[str] = ()) -> dict[st
 
 
 def _beside_paper(
-    rows: Mapping[str, SeedRow], printed: paper.PrintedTable, starred: Sequence[str] = ()
+    rows: Mapping[str, SeedRow],
+    printed: paper.PrintedTable,
+    errors: paper.Errors | None = None,
+    starred: Sequence[str] = (),
 ) -> str:
     table = length_table(rows, "scheme", min, titles=_titles(rows, starred), change=True)
-    return markdown(table.beside(paper.printed_table(printed, min, change=True)))
+    return markdown(table.beside(paper.printed_table(printed, min, errors, change=True)))
 
 
 def _lowest(rows: Mapping[str, SeedRow]) -> str:
