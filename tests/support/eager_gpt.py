@@ -90,7 +90,8 @@ def _frequencies(
     pairs = head_dim // 2
     if scheme in ("nope", "alibi", "scale-invariant-nope"):
         return [0.0] * pairs
-    if "p-rope" in scheme and "fraction" not in options:
+    half = "p-rope" in scheme or "spread" in scheme
+    if half and "fraction" not in options:
         turning = head_dim // 4
         base = options.get("base", 1024.0)
         return [base ** (-k / (turning - 1)) for k in range(turning)] + [0.0] * (pairs - turning)
@@ -98,7 +99,7 @@ def _frequencies(
     if "ntk" in scheme:
         base *= stretch ** (head_dim / (head_dim - 2))
     turns = [base ** (-2 * k / head_dim) for k in range(pairs)]
-    if "p-rope" in scheme:
+    if half:
         kept = math.floor(options["fraction"] * pairs + 1e-9)
         return [turn if k < kept else 0.0 for k, turn in enumerate(turns)]
     if scheme == "yarn":
@@ -138,17 +139,26 @@ def _slots(
         factor = [scale * math.log(position + 1 if by_query else context) for position in positions]
     gain = [[1.0] * length for _ in range(length)]
     bias = [[0.0] * length for _ in range(length)]
-    tau = options.get("tau", 10.0)
+    spread = "spread" in scheme
+    tau = options.get("tau", 1.0 if spread else 10.0)
+    highest = options.get("highest_tau", 30.0 if spread else tau)
+    if heads == 1:
+        tau = math.sqrt(tau * highest)
+    else:
+        tau = math.exp(math.log(tau) + head * (math.log(highest) - math.log(tau)) / (heads - 1))
     if options.get("learn_tau"):
         tau = math.exp(float(layer_weights["attention.scheme.distance.log_tau"][head]))
     for row in range(length):
         for column in range(length):
             t = max(0, positions[row] - positions[column])
-            if scheme == "alibi":
+            if scheme.startswith("alibi"):
                 bias[row][column] = -SLOPES[heads][head] * t
-            elif scheme.startswith("scale-invariant"):
-                bias[row][column] = -2 * math.log(1 + t / tau)
-                gain[row][column] = math.sqrt(1 - bias[row][column])
+            elif spread or scheme.startswith("scale-invariant"):
+                penalty = 2 * math.log(1 + t / tau)
+                if "without-bias" not in scheme:
+                    bias[row][column] = -penalty
+                if "without-gain" not in scheme:
+                    gain[row][column] = math.sqrt(1 + penalty)
     return tuple(torch.tensor(table, dtype=dtype) for table in (factor, gain, bias))
 
 
