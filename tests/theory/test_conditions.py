@@ -66,6 +66,37 @@ def test_the_transform_solves_both_conditions(transform):
     ).all()
 
 
+@pytest.mark.parametrize("sigma", [0.3, 1.0, 2.5, 6.0])
+@pytest.mark.parametrize("tau", [1.0, 10.0])
+def test_theorem_1_holds_for_scores_of_any_spread(sigma, tau):
+    transform = ScaleInvariantTransform.for_scores(sigma, tau)
+    t = torch.cat([torch.arange(100), torch.tensor([10**4, 10**6, 10**9])])
+    # The standard deviation of the logit is sqrt(sigma^2 + 2 log1p(t/tau)).
+    variance = sigma**2 + 2 * torch.log1p(t.double() / tau)
+    torch.testing.assert_close((sigma * transform.gain(t)).square(), variance)
+    falloff = 1 / (t.double() / tau + 1)
+    mass = expected_weight(transform, t, sigma=sigma)
+    torch.testing.assert_close(mass, math.exp(sigma**2 / 2) * falloff, rtol=1e-12, atol=0)
+    negentropy = expected_weight_log_weight(transform, t, sigma=sigma)
+    torch.testing.assert_close(negentropy, sigma**2 * mass, rtol=1e-11, atol=0)
+    for expected, limit in (
+        (expected_range_mass, transform.range_mass_limit(10)),
+        (expected_range_negentropy, transform.range_negentropy_limit(10)),
+    ):
+        masses = [expected(transform, t, 10 * t, sigma=sigma) for t in (100, 1000, 10_000)]
+        assert masses == sorted(masses)
+        assert masses[-1] == pytest.approx(limit, rel=1e-2)
+
+
+@pytest.mark.parametrize("sigma", [0.5, 3.0])
+def test_the_paper_s_transform_is_not_invariant_for_scores_of_another_spread(sigma):
+    decades = [
+        expected_range_mass(ScaleInvariantTransform(), t, 10 * t, sigma=sigma)
+        for t in (100, 10_000)
+    ]
+    assert max(decades) / min(decades) > 10
+
+
 @pytest.mark.parametrize("evaluate", [expected_weight, expected_weight_log_weight])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_expectations_are_rounded_once(evaluate, dtype):

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from scale_invariant_attention.theory import ScaleInvariantTransform
+from scale_invariant_attention.theory.transform import scale_invariant_gain_and_bias
 
 FLOATING = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 INTEGER = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
@@ -42,6 +43,63 @@ def test_distance_zero_is_left_alone_exactly(dtype, tau):
     zero = torch.zeros(3, dtype=dtype)
     assert transform.gain(zero).tolist() == [1.0] * 3
     assert [str(bias) for bias in transform.bias(zero).tolist()] == ["0.0"] * 3
+
+
+SIGMAS = [1e-3, 0.1, 0.7, 1.0, 2.3, 9.0, 30.0]
+
+
+@pytest.mark.parametrize("sigma", SIGMAS)
+@pytest.mark.parametrize("tau", [0.3, 10.0])
+def test_scores_of_any_spread_are_left_alone_at_distance_zero(sigma, tau):
+    transform = ScaleInvariantTransform.for_scores(sigma, tau)
+    zero = torch.zeros(3, dtype=torch.int64)
+    assert transform.gain(zero).tolist() == [1.0] * 3
+    assert [str(bias) for bias in transform.bias(zero).tolist()] == ["0.0"] * 3
+
+
+@pytest.mark.parametrize("sigma", SIGMAS)
+@pytest.mark.parametrize("mu", [0.0, -2.5, 1.5])
+def test_the_transform_for_scores_agrees_with_fifty_digit_arithmetic(sigma, mu):
+    distances = [0, 1, 2, 9, 10, 4095, 10**6, 10**9]
+    with localcontext() as context:
+        context.prec = 50
+        growth = [2 * (Decimal(d) / 10 + 1).ln() for d in distances]
+        gains = [(1 + each / Decimal(sigma) ** 2).sqrt() for each in growth]
+        biases = [
+            -each - (gain - 1) * Decimal(mu) for each, gain in zip(growth, gains, strict=True)
+        ]
+    t = torch.tensor(distances, dtype=torch.float64)
+    gain, bias = scale_invariant_gain_and_bias(t, 10.0, sigma, mu)
+    close = {"rel": 1e-13, "abs": 1e-13}
+    assert gain.tolist() == pytest.approx(list(map(float, gains)), **close)
+    assert bias.tolist() == pytest.approx(list(map(float, biases)), **close)
+    if mu == 0:
+        transform = ScaleInvariantTransform.for_scores(sigma)
+        assert transform.gain(t).tolist() == pytest.approx(gain.tolist(), **close)
+        assert transform.bias(t).tolist() == pytest.approx(bias.tolist(), **close)
+
+
+def test_the_paper_is_the_case_of_unit_variance():
+    assert ScaleInvariantTransform.for_scores(1.0, tau=3.0) == ScaleInvariantTransform(tau=3.0)
+    t = torch.arange(1000, dtype=torch.float64)
+    for ours, papers in zip(
+        scale_invariant_gain_and_bias(t, 10.0, 1.0, 0.0),
+        scale_invariant_gain_and_bias(t, 10.0),
+        strict=True,
+    ):
+        assert torch.equal(ours, papers)
+
+
+def test_the_widest_scores_get_a_bias_alone():
+    gain, bias = scale_invariant_gain_and_bias(torch.arange(1000.0).double(), 10.0, 1e9)
+    assert torch.equal(gain, torch.ones_like(gain))
+    assert torch.equal(bias, ScaleInvariantTransform().bias(torch.arange(1000)))
+
+
+@pytest.mark.parametrize("sigma", [0.0, -1.0, 1e3, math.inf, math.nan])
+def test_a_sigma_without_a_finite_alpha_is_refused(sigma):
+    with pytest.raises(ValueError, match="sigma must .* got"):
+        ScaleInvariantTransform.for_scores(sigma)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +177,7 @@ def test_distance_must_be_a_real_tensor(method, distance, shown):
         getattr(ScaleInvariantTransform(), method)(distance)
 
 
-@pytest.mark.parametrize("name", ["tau", "alpha", "beta"])
+@pytest.mark.parametrize("name", ["tau", "alpha", "beta", "sigma"])
 @pytest.mark.parametrize(
     ("value", "error", "condition"),
     [

@@ -1,6 +1,7 @@
 """The conditions of scale invariance, and the quantities that show whether they hold.
 
-With `L_t ~ N(m_t, a_t^2)` the Gaussian identities give
+With `L_t ~ N(m_t, a_t^2)`, where `m_t` is the bias and `a_t` the gain times the standard deviation sigma
+of the scores, the Gaussian identities give
 
     E[e^L_t]     = exp(m_t + a_t^2 / 2)
     E[L_t e^L_t] = (m_t + a_t^2) * exp(m_t + a_t^2 / 2)
@@ -23,10 +24,10 @@ from .schedules import LogitSchedule
 _CHUNK = 2**18
 
 
-def expected_weight(schedule: LogitSchedule, distance: Tensor) -> Tensor:
+def expected_weight(schedule: LogitSchedule, distance: Tensor, *, sigma: float = 1.0) -> Tensor:
     """`E[e^L_t] = exp(m_t + a_t^2/2)`, of the shape of `distance`.
 
-    Computed in float64. A floating `distance` gives its own dtype, an integer one float64.
+    `sigma` is the standard deviation of the scores. Computed in float64. A floating `distance` gives its own dtype, an integer one float64.
 
     >>> import torch
     >>> from scale_invariant_attention.theory import Plain
@@ -35,12 +36,14 @@ def expected_weight(schedule: LogitSchedule, distance: Tensor) -> Tensor:
     """
 
     def formula(t: Tensor) -> Tensor:
-        return (schedule.bias(t) + schedule.gain(t).square() / 2).exp()
+        return (schedule.bias(t) + (sigma * schedule.gain(t)).square() / 2).exp()
 
     return at_distance(distance, formula)
 
 
-def expected_weight_log_weight(schedule: LogitSchedule, distance: Tensor) -> Tensor:
+def expected_weight_log_weight(
+    schedule: LogitSchedule, distance: Tensor, *, sigma: float = 1.0
+) -> Tensor:
     """`E[L_t e^L_t] = (m_t + a_t^2) exp(m_t + a_t^2/2)`; shape and dtype as in `expected_weight`.
 
     >>> import torch
@@ -50,30 +53,36 @@ def expected_weight_log_weight(schedule: LogitSchedule, distance: Tensor) -> Ten
     """
 
     def formula(t: Tensor) -> Tensor:
-        mean, variance = schedule.bias(t), schedule.gain(t).square()
+        mean, variance = schedule.bias(t), (sigma * schedule.gain(t)).square()
         return (mean + variance) * (mean + variance / 2).exp()
 
     return at_distance(distance, formula)
 
 
-def expected_range_mass(schedule: LogitSchedule, start: int, stop: int) -> float:
+def expected_range_mass(
+    schedule: LogitSchedule, start: int, stop: int, *, sigma: float = 1.0
+) -> float:
     """`E[Z[start, stop)]`: the expected weight summed over the integers of `[start, stop)`.
 
     >>> from scale_invariant_attention.theory import ScaleInvariantTransform
     >>> round(expected_range_mass(ScaleInvariantTransform(), 1000, 10_000), 4)
     37.823
     """
-    return _sum_over_range(lambda t: expected_weight(schedule, t), start, stop)
+    return _sum_over_range(lambda t: expected_weight(schedule, t, sigma=sigma), start, stop)
 
 
-def expected_range_negentropy(schedule: LogitSchedule, start: int, stop: int) -> float:
+def expected_range_negentropy(
+    schedule: LogitSchedule, start: int, stop: int, *, sigma: float = 1.0
+) -> float:
     """`E[N[start, stop)]`: the expected weight times log-weight summed over `[start, stop)`.
 
     >>> from scale_invariant_attention.theory import Plain
     >>> round(expected_range_negentropy(Plain(), 0, 1000), 1)
     1648.7
     """
-    return _sum_over_range(lambda t: expected_weight_log_weight(schedule, t), start, stop)
+    return _sum_over_range(
+        lambda t: expected_weight_log_weight(schedule, t, sigma=sigma), start, stop
+    )
 
 
 def _sum_over_range(formula: Callable[[Tensor], Tensor], start: int, stop: int) -> float:

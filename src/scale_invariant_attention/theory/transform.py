@@ -6,7 +6,10 @@
 
 For scores `S_t ~ N(0, 1)` this makes `E[e^L_t] = alpha / (t/tau + 1)` and
 `E[L_t e^L_t] = beta / (t/tau + 1)`, so that every range `[t, ratio * t)` of distances keeps its
-expected mass and negentropy as `t` grows.
+expected mass and negentropy as `t` grows. Scores with the standard deviation sigma are divided by it
+first; with `alpha = e^(sigma^2/2)` and `beta = sigma^2 alpha` distance zero is then left alone:
+
+    L_t = sqrt(1 + 2 u / sigma^2) * S_t - 2 u,    u = log1p(t/tau)
 """
 
 import math
@@ -21,6 +24,8 @@ from ._distance import at_distance
 
 # Relative size of what the caller's own arithmetic may have rounded off.
 _ROUNDING = 4 * sys.float_info.epsilon
+# The largest sigma^2 for which alpha = e^(sigma^2/2) and beta = sigma^2 alpha are finite.
+_LARGEST_VARIANCE = 1400.0
 
 
 @dataclass(frozen=True)
@@ -28,8 +33,10 @@ class ScaleInvariantTransform:
     """Gain `a_t` and bias `m_t` with `tau`, the distance below which context counts as local.
 
     `alpha` and `beta` set the expected weight and the expected weight times log-weight at distance
-    zero. The defaults are the only pair that leaves distance zero alone: gain 1 and bias 0.
-    Valid for `tau > 0`, `alpha > 0` and `beta >= alpha * log(alpha)` with `beta > 0`.
+    zero, for scores with mean 0 and the standard deviation `sigma`. The defaults are the only pair that
+    leaves distance zero alone if `sigma` is 1: gain 1 and bias 0. For any other `sigma`,
+    :meth:`for_scores` has that pair. Valid for `tau > 0`, `sigma > 0`, `alpha > 0` and
+    `beta >= alpha * log(alpha)` with `beta > 0`.
 
     >>> transform = ScaleInvariantTransform(tau=10.0)
     >>> transform.gain(torch.tensor([0, 10, 1000]))
@@ -41,9 +48,10 @@ class ScaleInvariantTransform:
     tau: float = 10.0
     alpha: float = math.exp(0.5)
     beta: float = math.exp(0.5)
+    sigma: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("tau", "alpha", "beta"):
+        for name in ("tau", "alpha", "beta", "sigma"):
             object.__setattr__(self, name, positive_number(name, getattr(self, name)))
         if self._headroom < 0:
             raise ValueError(
@@ -56,6 +64,27 @@ class ScaleInvariantTransform:
                 f"alpha={self.alpha!r}; pass a larger alpha or a smaller beta"
             )
 
+    @classmethod
+    def for_scores(cls, sigma: float, tau: float = 10.0) -> "ScaleInvariantTransform":
+        """The transform that leaves distance zero alone for scores of standard deviation `sigma`.
+
+        `alpha = e^(sigma^2/2)` and `beta = sigma^2 alpha`; `sigma = 1` is the paper's.
+
+        >>> transform = ScaleInvariantTransform.for_scores(sigma=3.0)
+        >>> transform.gain(torch.tensor([0, 10, 1000]))
+        tensor([1.0000, 1.0743, 1.4232], dtype=torch.float64)
+        >>> transform.bias(torch.tensor([0, 10, 1000]))
+        tensor([ 0.0000, -1.3863, -9.2302], dtype=torch.float64)
+        """
+        variance = positive_number("sigma", sigma) ** 2
+        if not 0 < variance <= _LARGEST_VARIANCE:
+            raise ValueError(
+                f"sigma must be such that e^(sigma^2/2) is a finite number, at most "
+                f"{math.sqrt(_LARGEST_VARIANCE):.0f} and above 1e-150, got {sigma!r}"
+            )
+        alpha = math.exp(variance / 2)
+        return cls(tau, alpha, variance * alpha, sigma)
+
     @property
     def _headroom(self) -> float:
         """`beta - alpha log(alpha)`, exactly 0 for a beta on the boundary but for rounding."""
@@ -67,11 +96,20 @@ class ScaleInvariantTransform:
 
     @property
     def _local_variance(self) -> float:
-        """`a_0^2`, in the form that is exactly 1 for the defaults and exactly 0 on the boundary."""
-        return 2 * (self._headroom / self.alpha)
+        """`a_0^2`, exactly `sigma^2` where distance zero is left alone, and exactly 0 on the boundary."""
+        variance = 2 * (self._headroom / self.alpha)
+        untouched = self.sigma**2
+        same = math.isclose(variance, untouched, rel_tol=_ROUNDING, abs_tol=_ROUNDING)
+        return untouched if same else variance
+
+    @property
+    def _local_bias(self) -> float:
+        """`m_0 = beta/alpha - a_0^2`, exactly 0 where distance zero is left alone."""
+        ratio, variance = self.beta / self.alpha, self._local_variance
+        return 0.0 if math.isclose(ratio, variance, rel_tol=_ROUNDING) else ratio - variance
 
     def gain(self, distance: Tensor) -> Tensor:
-        """`a_t = sqrt(2 log1p(t/tau) + a_0^2)`, of the shape of `distance`.
+        """`a_t / sigma = sqrt(2 log1p(t/tau) + a_0^2) / sigma`, of the shape of `distance`.
 
         Computed in float64. A floating `distance` gives its own dtype, an integer one float64.
         Distances below zero count as zero.
@@ -79,7 +117,10 @@ class ScaleInvariantTransform:
         >>> ScaleInvariantTransform().gain(torch.tensor(0.0))
         tensor(1.)
         """
-        return at_distance(distance, lambda t: (_growth(t, self.tau) + self._local_variance).sqrt())
+        variance = self._local_variance
+        return at_distance(
+            distance, lambda t: (_growth(t, self.tau) + variance).sqrt() / self.sigma
+        )
 
     def bias(self, distance: Tensor) -> Tensor:
         """`m_t = -2 log1p(t/tau) + m_0`, of the shape of `distance`; dtypes as in `gain`.
@@ -87,8 +128,7 @@ class ScaleInvariantTransform:
         >>> ScaleInvariantTransform().bias(torch.tensor([-1, 0]))
         tensor([0., 0.], dtype=torch.float64)
         """
-        local_bias = self.beta / self.alpha - self._local_variance
-        return at_distance(distance, lambda t: local_bias - _growth(t, self.tau))
+        return at_distance(distance, lambda t: self._local_bias - _growth(t, self.tau))
 
     def expected_weight(self, distance: Tensor) -> Tensor:
         """`E[e^L_t] = alpha / (t/tau + 1)`, of the shape of `distance`; dtypes as in `gain`.
@@ -135,17 +175,24 @@ class ScaleInvariantTransform:
         return self.beta * self.tau * math.log(ratio_above_one(ratio))
 
 
-def scale_invariant_gain_and_bias(distance: Tensor, tau: float | Tensor) -> tuple[Tensor, Tensor]:
-    """`a_t = sqrt(1 + 2 log1p(t/tau))` and `m_t = -2 log1p(t/tau)`, differentiable in `tau`.
+def scale_invariant_gain_and_bias(
+    distance: Tensor,
+    tau: float | Tensor,
+    sigma: float | Tensor = 1.0,
+    mu: float | Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Gain `sqrt(1 + 2 u / sigma^2)` and bias `-2 u - (gain - 1) mu`, with `u = log1p(t/tau)`.
 
-    The arithmetic runs in the dtype of `distance`, or in the wider one of the two tensors.
+    For scores with the standard deviation `sigma` and the mean `mu`, None for 0; differentiable in all
+    three. The arithmetic runs in the dtype of `distance`, or in the widest of the tensors.
 
     >>> gain, bias = scale_invariant_gain_and_bias(torch.tensor([0.0, 10.0]), torch.tensor(10.0))
     >>> gain.tolist(), bias.tolist()
     ([1.0, 1.544...], [0.0, -1.386...])
     """
     growth = _growth(distance, tau)
-    return torch.sqrt(1 + growth), 0 - growth
+    gain = torch.sqrt(1 + growth / sigma**2)
+    return gain, 0 - growth if mu is None else 0 - growth - (gain - 1) * mu
 
 
 def scale_invariant_slopes(distance: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
