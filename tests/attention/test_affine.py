@@ -36,6 +36,20 @@ def test_tau_by_head_gives_a_row_a_head_and_gradients():
     torch.testing.assert_close(shared.gain, affine.gain[1])
 
 
+def test_sigma_and_mu_by_head():
+    sigma, mu = torch.tensor([1.0, 3.0], requires_grad=True), torch.tensor([0.0, -2.0])
+    affine = DistanceAffine.scale_invariant(50, 7.0, sigma=sigma, mu=mu, dtype=torch.float64)
+    growth = 2 * torch.log1p(torch.arange(50).double() / 7)
+    for head, (spread, mean) in enumerate([(1.0, 0.0), (3.0, -2.0)]):
+        gain = (1 + growth / spread**2).sqrt()
+        torch.testing.assert_close(affine.gain[head], gain)
+        torch.testing.assert_close(affine.bias[head], -growth - (gain - 1) * mean)
+    affine.gain.sum().backward()
+    assert sigma.grad.ne(0).all()
+    without_mean = DistanceAffine.scale_invariant(50, 7.0, sigma=sigma.detach())
+    assert (without_mean.gain.shape, without_mean.bias.shape) == ((2, 50), (50,))
+
+
 def test_identity_and_alibi():
     affine = DistanceAffine.identity(3)
     assert affine.gain.tolist() == [1, 1, 1]

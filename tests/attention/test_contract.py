@@ -102,6 +102,13 @@ AFFINE_CASES = [
     (lambda: DistanceAffine.alibi(6, torch.ones(2, 2)), ValueError, ["slopes"]),
     (lambda: DistanceAffine.scale_invariant(6, torch.ones(2, 2)), ValueError, ["tau", "(2, 2)"]),
     (lambda: DistanceAffine.scale_invariant(6, -1.0), ValueError, ["tau", "-1.0"]),
+    (lambda: DistanceAffine.scale_invariant(6, sigma=0.0), ValueError, ["sigma", "0.0"]),
+    (
+        lambda: DistanceAffine.scale_invariant(6, sigma=-torch.ones(2)),
+        ValueError,
+        ["sigma", "-1.0"],
+    ),
+    (lambda: DistanceAffine.scale_invariant(6, mu=torch.ones(2, 2)), ValueError, ["mu", "(2, 2)"]),
 ]
 
 

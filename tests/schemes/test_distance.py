@@ -131,6 +131,49 @@ def test_every_head_of_a_spread_has_the_tables_of_its_tau(learn_tau):
         torch.testing.assert_close((gain[head], bias[head]), expected, rtol=1e-6, atol=1e-6)
 
 
+SIGMAS, MUS = (0.5, 1.0, 2.5, 9.0), (-3.0, 0.0, 0.5, 2.0)
+
+
+@pytest.mark.parametrize("learn_sigma", [False, True])
+def test_every_head_has_the_tables_of_its_own_sigma_and_mu(learn_sigma):
+    transform = ScaleInvariant(3.0, sigma=list(SIGMAS), mu=list(MUS), learn_sigma=learn_sigma)
+    gain, bias = transform.build(heads=4)(distances(300))
+    for head, (sigma, mu) in enumerate(zip(SIGMAS, MUS, strict=True)):
+        for t in (0, 1, 50, 299):
+            growth = 2 * math.log(1 + t / 3)
+            expected = math.sqrt(1 + growth / sigma**2)
+            assert gain[head, t].item() == pytest.approx(expected, rel=1e-6)
+            assert bias[head, t].item() == pytest.approx(
+                -growth - (expected - 1) * mu, rel=1e-6, abs=1e-6
+            )
+
+
+def test_a_sigma_for_all_heads_needs_one_row():
+    transform = ScaleInvariantTransform.for_scores(4.0, tau=3.0)
+    gain, bias = ScaleInvariant(3.0, sigma=4.0).build(heads=4)(distances(300))
+    torch.testing.assert_close(gain, transform.gain(distances(300)), rtol=1e-14, atol=0)
+    torch.testing.assert_close(bias, transform.bias(distances(300)), rtol=1e-14, atol=0)
+
+
+def test_sigma_and_tau_are_learned_as_logarithms():
+    module = ScaleInvariant(3.0, sigma=2.0, learn_tau=True, learn_sigma=True).build(heads=4)
+    learned = {name: parameter.exp().tolist() for name, parameter in module.named_parameters()}
+    assert learned == {
+        "log_tau": pytest.approx([3.0] * 4, rel=1e-6),
+        "log_sigma": pytest.approx([2.0] * 4, rel=1e-6),
+    }
+
+
+def test_the_gradient_of_sigma():
+    module = ScaleInvariant(sigma=2.0, mu=0.7, learn_sigma=True).build(heads=3).double()
+    start = torch.tensor([-1.0, 0.3, 2.0], dtype=torch.float64, requires_grad=True)
+
+    def tables(log_sigma):
+        return torch.func.functional_call(module, {"log_sigma": log_sigma}, (distances(40),))
+
+    assert torch.autograd.gradcheck(tables, start)
+
+
 def test_one_part_of_the_transform_can_be_left_out():
     t = distances(300)
     gain, bias = ScaleInvariant(3.0).build(heads=2)(t)
@@ -149,6 +192,9 @@ def test_one_part_of_the_transform_can_be_left_out():
         ({"highest_tau": -5.0}, "highest_tau must .* got -5.0"),
         ({"tau": [1.0, 2.0], "highest_tau": 5.0}, "tau must be one number, the lowest"),
         ({"without": "both"}, "without must be 'gain', 'bias' or None, got 'both'"),
+        ({"sigma": 0.0}, "sigma must satisfy sigma > 0, got 0.0"),
+        ({"sigma": [1.0, -1.0]}, "sigma must satisfy sigma > 0, got -1.0"),
+        ({"mu": float("nan")}, "mu must be finite, got nan"),
     ],
 )
 def test_bad_spreads_and_parts_are_refused(options, message):
@@ -156,10 +202,17 @@ def test_bad_spreads_and_parts_are_refused(options, message):
         ScaleInvariant(**options)
 
 
-@pytest.mark.parametrize("learn_tau", [1, "yes", None])
-def test_learn_tau_is_true_or_false(learn_tau):
-    with pytest.raises(TypeError, match="learn_tau must be True or False, got"):
-        ScaleInvariant(learn_tau=learn_tau)
+@pytest.mark.parametrize("name", ["learn_tau", "learn_sigma"])
+@pytest.mark.parametrize("given", [1, "yes", None])
+def test_learning_is_true_or_false(name, given):
+    with pytest.raises(TypeError, match=f"{name} must be True or False, got"):
+        ScaleInvariant(**{name: given})
+
+
+@pytest.mark.parametrize("name", ["sigma", "mu"])
+def test_as_many_values_as_heads(name):
+    with pytest.raises(ValueError, match=f"{name} must be one number or 4, one per head, got 2"):
+        ScaleInvariant(**{name: [1.0, 2.0]}).build(heads=4)
 
 
 def published_slopes(heads):
@@ -210,7 +263,13 @@ def test_alibi_of_a_number_of_heads_that_is_none_is_refused(heads):
 
 @pytest.mark.parametrize(
     "description",
-    [Unchanged(), ALiBi(), ScaleInvariant(), ScaleInvariant(learn_tau=True)],
+    [
+        Unchanged(),
+        ALiBi(),
+        ScaleInvariant(),
+        ScaleInvariant(learn_tau=True),
+        ScaleInvariant(sigma=[2.0] * 6, mu=[1.0] * 6, learn_sigma=True),
+    ],
     ids=repr,
 )
 def test_one_graph_serves_all_lengths(description):

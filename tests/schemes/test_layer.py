@@ -64,6 +64,26 @@ def test_without_tables_the_op_gets_tau(options):
     torch.testing.assert_close(out, by_tables)
 
 
+@pytest.mark.parametrize("backend", ["cpu", "tiled"])
+@pytest.mark.parametrize("options", [{"sigma": 3.0}, {"sigma": [2.0, 5.0, 9.0], "mu": -1.5}])
+def test_the_spread_of_scores_reaches_the_op_through_tables(backend, options):
+    layer, (query, key, value) = layer_of("scale-invariant-nope", **options), inputs()
+    assert layer.tau(query.device) is None
+    query = 3 * query
+    out = layer.attend(
+        query, key, value, Visibility(), affine=layer.affine(LENGTH, query), backend=backend
+    )
+    distance = torch.arange(LENGTH).double()
+    growth = 2 * torch.log1p((distance[:, None] - distance).clamp(min=0) / 10)
+    sigma = torch.tensor(options["sigma"]).double().expand(HEADS)[:, None, None]
+    gain = (1 + growth / sigma**2).sqrt()
+    scores = query.double() @ key.double().mT / 8**0.5
+    logits = gain * scores - growth - (gain - 1) * options.get("mu", 0.0)
+    hidden = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
+    expected = logits.masked_fill(hidden, -torch.inf).softmax(-1) @ value.double()
+    torch.testing.assert_close(out, expected.float())
+
+
 def test_a_scheme_without_tau_needs_tables():
     layer, (query, key, value) = layer_of("alibi"), inputs()
     assert layer.tau(query.device) is None

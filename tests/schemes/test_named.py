@@ -21,7 +21,7 @@ from scale_invariant_attention.schemes import (
 
 P_ROPE, ROPE, TRANSFORM = TruncatedRoPE(1024.0), RoPE(10_000.0), ScaleInvariant(tau=10.0)
 
-TAU = {"tau", "highest_tau", "learn_tau", "without"}
+TAU = {"tau", "highest_tau", "learn_tau", "without", "sigma", "mu", "learn_sigma"}
 SPREAD = ScaleInvariant(1.0, 30.0)
 
 # The paper's rows, then ours, and the expected properties of each.
@@ -74,6 +74,9 @@ OTHERS = {
     "highest_tau": 77.0,
     "learn_tau": True,
     "without": "gain",
+    "sigma": 2.0,
+    "mu": -1.0,
+    "learn_sigma": True,
 }
 
 

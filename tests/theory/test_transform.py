@@ -98,7 +98,7 @@ def test_the_widest_scores_get_a_bias_alone():
 
 @pytest.mark.parametrize("sigma", [0.0, -1.0, 1e3, math.inf, math.nan])
 def test_a_sigma_without_a_finite_alpha_is_refused(sigma):
-    with pytest.raises(ValueError, match="sigma must .* got"):
+    with pytest.raises(ValueError, match=r"sigma must .* got"):
         ScaleInvariantTransform.for_scores(sigma)
 
 

@@ -10,6 +10,7 @@ from math import inf
 import torch
 from torch import Tensor
 
+from ..arguments import positive_number, real_number
 from ..theory.schedules import alibi_bias
 from ..theory.transform import scale_invariant_gain_and_bias
 from .numerics import holds_values
@@ -64,22 +65,29 @@ class DistanceAffine:
         length: int,
         tau: float | Tensor = 10.0,
         *,
+        sigma: float | Tensor = 1.0,
+        mu: float | Tensor = 0.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> "DistanceAffine":
-        """The scale-invariant transform; `tau` may be a tensor ``[]`` or ``[heads]``, even learned."""
+        """The scale-invariant transform for scores with the standard deviation `sigma` and mean `mu`.
+
+        Each of the three is a number or a tensor ``[]`` or ``[heads]``, even learned.
+
+        >>> spreads = torch.tensor([1.0, 4.0])
+        >>> DistanceAffine.scale_invariant(100, sigma=spreads).gain[:, 99]
+        tensor([2.4036, 1.1396])
+        """
         _require_length(length)
-        if isinstance(tau, Tensor):
-            if tau.ndim > 1:
-                raise ValueError(f"tau must be [] or [heads], got shape {tuple(tau.shape)}")
-            device = tau.device if device is None else device
-            tau = tau.to(device)
-        by_head = isinstance(tau, Tensor) and tau.ndim == 1
+        given = {"tau": tau, "sigma": sigma, "mu": mu}
+        tensors = [value for value in given.values() if isinstance(value, Tensor)]
+        device = tensors[0].device if tensors and device is None else device
         distance = torch.arange(length, dtype=torch.float64, device=device)
-        column = tau_tensor(tau, distance.device).unsqueeze(-1)
-        tables = scale_invariant_gain_and_bias(distance, column)
-        gain, bias = (table.to(dtype) if by_head else table[0].to(dtype) for table in tables)
-        return cls(gain, bias)
+        columns = (_column(name, value, distance.device) for name, value in given.items())
+        tables = scale_invariant_gain_and_bias(distance, *columns)
+        # A single row is for all heads.
+        gain, bias = (table[0] if table.shape[0] == 1 else table for table in tables)
+        return cls(gain.to(dtype), bias.to(dtype))
 
     @classmethod
     def alibi(cls, length: int, slopes: Tensor) -> "DistanceAffine":
@@ -93,12 +101,26 @@ class DistanceAffine:
         return cls(torch.ones(length, dtype=dtype, device=slopes.device), bias)
 
 
+def _column(name: str, value: float | Tensor, device: torch.device) -> float | Tensor:
+    """tau, sigma or mu of :meth:`DistanceAffine.scale_invariant`, tensors as ``[1 or heads, 1]``."""
+    if isinstance(value, Tensor) and value.ndim > 1:
+        raise ValueError(f"{name} must be [] or [heads], got shape {tuple(value.shape)}")
+    value = value.to(device) if isinstance(value, Tensor) else value
+    if name == "tau":
+        return tau_tensor(value, device).unsqueeze(-1)
+    if not isinstance(value, Tensor):
+        return positive_number(name, value) if name == "sigma" else real_number(name, value)
+    if name == "sigma":
+        check_positive(name, value)
+    return value.reshape(-1, 1)
+
+
 def tau_tensor(tau: float | Tensor | None, device: torch.device) -> Tensor:
     """tau as a tensor ``[1 or heads]``; raises unless it is positive and finite."""
     if isinstance(tau, Tensor):
         if not tau.dtype.is_floating_point:
             raise TypeError(f"tau must be a floating-point tensor, got {tau.dtype}")
-        check_tau(tau)
+        check_positive("tau", tau)
         return tau.reshape(-1)
     if isinstance(tau, bool) or not isinstance(tau, int | float):
         raise TypeError(f"tau must be a number or a tensor [] or [heads], got {tau!r}")
@@ -118,16 +140,16 @@ def _constant(value: float) -> Tensor:
         return torch.full((1,), value, dtype=torch.float64, device="cpu")
 
 
-def check_tau(tau: Tensor) -> None:
-    """Raise if tau is not positive and finite, provided its values can be read."""
-    if not holds_values(tau):
+def check_positive(name: str, values: Tensor) -> None:
+    """Raise if values are not positive and finite, provided they can be read."""
+    if not holds_values(values):
         return
-    if tau.device.type != "cpu":
+    if values.device.type != "cpu":
         # Reading the values would stall the GPU; it reports the failure on its own.
-        sound = (torch.isfinite(tau) & (tau > 0)).all()
-        torch._assert_async(sound, "tau must be positive and finite")
-    elif not all(0 < value < inf for value in tau.flatten().tolist()):
-        raise ValueError(f"tau must be positive and finite, got {tau.tolist()}")
+        sound = (torch.isfinite(values) & (values > 0)).all()
+        torch._assert_async(sound, f"{name} must be positive and finite")
+    elif not all(0 < value < inf for value in values.flatten().tolist()):
+        raise ValueError(f"{name} must be positive and finite, got {values.tolist()}")
 
 
 def _require_length(length: int) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch._library.custom_ops import CustomOpDef
 from torch.autograd import forward_ad
 
-from ._affine import check_tau
+from ._affine import check_positive
 from .contract import ARGUMENTS, TENSOR_TYPES, AttentionCall, check_table_length
 from .numerics import compute_dtype, without_autocast
 
@@ -60,7 +60,7 @@ def register_opaque(name: str, forward: Forward, backward: Backward | None) -> F
         # These checks need values, which a traced call does not have.
         check_table_length(call)
         if call.tau is not None:
-            check_tau(call.tau)
+            check_positive("tau", call.tau)
         with without_autocast(call.query.device):
             return forward(call)
 

@@ -29,7 +29,8 @@ class Settings:
     """A scheme name and its options, the calibration if there is one, and the original config.
 
     >>> Settings("scale-invariant-p-rope", {"tau": 5.0}).scheme.distance
-    ScaleInvariant(tau=5.0, highest_tau=None, learn_tau=False, without=None)
+    ScaleInvariant(tau=5.0, highest_tau=None, learn_tau=False, without=None,
+        sigma=1.0, mu=0.0, learn_sigma=False)
     """
 
     scheme_name: str

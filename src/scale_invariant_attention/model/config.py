@@ -23,7 +23,8 @@ class GPTConfig:
     >>> GPTConfig(width=1024, heads=8).head_dim
     128
     >>> GPTConfig(scheme_name="scale-invariant-rope", scheme_options={"tau": 1.0}).scheme.distance
-    ScaleInvariant(tau=1.0, highest_tau=None, learn_tau=False, without=None)
+    ScaleInvariant(tau=1.0, highest_tau=None, learn_tau=False, without=None,
+        sigma=1.0, mu=0.0, learn_sigma=False)
     """
 
     vocab_size: int = 50_304

@@ -8,9 +8,12 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from ..arguments import positive_number
+from ..arguments import positive_number, real_number
 from ..theory.schedules import alibi_bias, alibi_slopes
 from ..theory.transform import scale_invariant_gain_and_bias
+
+# What the transform depends on besides distance.
+VALUES = ("tau", "sigma", "mu")
 
 
 class Distance(Protocol):
@@ -58,32 +61,38 @@ class BiasTables(nn.Module):
 
 @dataclass(frozen=True)
 class ScaleInvariant:
-    """Gain ``sqrt(1 + 2 log1p(t/tau))`` and bias ``-2 log1p(t/tau)``.
+    """Gain ``sqrt(1 + 2 u / sigma^2)`` and bias ``-2 u - (gain - 1) mu``, with ``u = log1p(t/tau)``.
 
     `tau` is one number, or one per head. With `highest_tau` the heads are spread from `tau` to it, each
-    the same factor above the one before. With `learn_tau` every head of every layer learns its own,
-    starting from these values. `without` leaves out the "gain" or the "bias", to measure what it
-    contributes.
+    the same factor above the one before. `sigma` and `mu` are the standard deviation and the mean of the
+    scores, one number or one per head; the defaults are those of normalised queries and keys. With
+    `learn_tau` or `learn_sigma` every head of every layer learns its own, starting from these values.
+    `without` leaves out the "gain" or the "bias", to measure what it contributes.
 
-    >>> ScaleInvariant(tau=1.0, highest_tau=8.0).tau_of_heads(4)
-    (1.0, 2.0, 4.0, 8.0)
+    >>> ScaleInvariant(tau=1.0, highest_tau=9.0).tau_of_heads(3)
+    (1.0, 3.0, 9.0)
     """
 
     tau: float | Sequence[float] = 10.0
     highest_tau: float | None = None
     learn_tau: bool = False
     without: str | None = None
+    sigma: float | Sequence[float] = 1.0
+    mu: float | Sequence[float] = 0.0
+    learn_sigma: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.learn_tau, bool):
-            raise TypeError(f"learn_tau must be True or False, got {self.learn_tau!r}")
+        for name in ("learn_tau", "learn_sigma"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if self.without not in (None, "gain", "bias"):
             raise ValueError(f"without must be 'gain', 'bias' or None, got {self.without!r}")
-        if isinstance(self.tau, list | tuple):
-            taus = tuple(positive_number("tau", each) for each in self.tau)
-            object.__setattr__(self, "tau", taus)
-        else:
-            positive_number("tau", self.tau)
+        for name in VALUES:
+            given, check = getattr(self, name), real_number if name == "mu" else positive_number
+            if isinstance(given, list | tuple):
+                object.__setattr__(self, name, tuple(check(name, each) for each in given))
+            else:
+                check(name, given)
         if self.highest_tau is None:
             return
         positive_number("highest_tau", self.highest_tau)
@@ -100,21 +109,34 @@ class ScaleInvariant:
     def tau_of_heads(self, heads: int) -> tuple[float, ...]:
         """tau of each of `heads` heads."""
         if isinstance(self.tau, Sequence):
-            if len(self.tau) != heads:
-                raise ValueError(
-                    f"tau must be one number or {heads}, one per head, got {len(self.tau)}"
-                )
-            return tuple(self.tau)
+            return _of_heads("tau", self.tau, heads)
         return geometric_spread(self.tau, self.highest_tau or self.tau, heads)
 
     def build(self, heads: int) -> nn.Module:
-        """A layer's tables; if tau is learned, with parameters ``[heads]``, the logarithms of tau."""
-        taus = self.tau_of_heads(heads)
-        if self.learn_tau:
-            return LearnedTauTables(taus, self.without)
+        """A layer's tables, with parameters ``[heads]``, the logarithms of what is learned."""
         # One row of tables is enough for heads that are the same.
         same = not isinstance(self.tau, Sequence) and self.highest_tau is None
-        return ScaleInvariantTables(taus[0] if same else taus, self.without)
+        taus = self.tau_of_heads(heads)
+        learned = {"tau": self.learn_tau, "sigma": self.learn_sigma}
+        for name in ("sigma", "mu"):
+            _of_heads(name, getattr(self, name), heads)
+        return ScaleInvariantTables(
+            taus[0] if same else taus,
+            self.sigma,
+            self.mu,
+            heads,
+            learned=[name for name, is_learned in learned.items() if is_learned],
+            without=self.without,
+        )
+
+
+def _of_heads(name: str, values: float | Sequence[float], heads: int) -> tuple[float, ...]:
+    """One value per head."""
+    if not isinstance(values, Sequence):
+        return (values,) * heads
+    if len(values) != heads:
+        raise ValueError(f"{name} must be one number or {heads}, one per head, got {len(values)}")
+    return tuple(values)
 
 
 def geometric_spread(lowest: float, highest: float, count: int) -> tuple[float, ...]:
@@ -130,38 +152,57 @@ def geometric_spread(lowest: float, highest: float, count: int) -> tuple[float, 
 
 
 class ScaleInvariantTables(nn.Module):
-    """The transform with a fixed tau, one number or one per head."""
+    """The transform with tau, sigma and mu, each one number or one per head.
 
-    def __init__(self, tau: float | Sequence[float], without: str | None = None) -> None:
+    Parameters are the logarithms of what is learned, which keep it positive.
+    """
+
+    def __init__(
+        self,
+        tau: float | Sequence[float],
+        sigma: float | Sequence[float],
+        mu: float | Sequence[float],
+        heads: int,
+        *,
+        learned: Sequence[str] = (),
+        without: str | None = None,
+    ) -> None:
         super().__init__()
-        self._tau = tau
         self.without = without
+        self._fixed = {"tau": tau, "sigma": sigma, "mu": mu}
+        for name in learned:
+            values = _of_heads(name, self._fixed.pop(name), heads)
+            logarithms = torch.tensor([math.log(value) for value in values])
+            self.register_parameter(f"log_{name}", nn.Parameter(logarithms))
 
-    def tau(self, device: torch.device) -> float | Tensor:
-        """One number, or float64 ``[heads]``."""
-        if isinstance(self._tau, Sequence):
-            return torch.tensor(self._tau, dtype=torch.float64, device=device)
-        return self._tau
+    @property
+    def is_papers(self) -> bool:
+        """Whether tau alone gives the tables: sigma is 1, mu is 0, and no part is left out."""
+        unit = self._fixed.get("sigma") == 1.0 and self._fixed["mu"] == 0.0
+        return unit and self.without is None
+
+    def value(self, name: str, device: torch.device) -> float | Tensor:
+        """tau, sigma or mu: one number, or float64 ``[heads]``."""
+        if name not in self._fixed:
+            logarithm: Tensor = getattr(self, f"log_{name}")
+            return logarithm.double().exp()
+        fixed = self._fixed[name]
+        if isinstance(fixed, Sequence):
+            return torch.tensor(fixed, dtype=torch.float64, device=device)
+        return fixed
 
     def forward(self, distance: Tensor) -> tuple[Tensor, Tensor]:
         """Tables ``[length]`` or ``[heads, length]``."""
-        tau = self.tau(distance.device)
-        tau = tau.unsqueeze(-1) if isinstance(tau, Tensor) else tau
-        gain, bias = scale_invariant_gain_and_bias(distance, tau)
+        tau, sigma, mu = (_column(self.value(name, distance.device)) for name in VALUES)
         if self.without == "gain":
+            # Without a gain, a mean shifts nothing.
+            _, bias = scale_invariant_gain_and_bias(distance, tau)
             return torch.ones_like(distance), bias
+        gain, bias = scale_invariant_gain_and_bias(distance, tau, sigma, mu)
         if self.without == "bias":
             return gain, torch.zeros_like(distance)
         return gain, bias
 
 
-class LearnedTauTables(ScaleInvariantTables):
-    """The transform with one tau per head, learned as its logarithm so that it stays positive."""
-
-    def __init__(self, taus: Sequence[float], without: str | None = None) -> None:
-        super().__init__(taus, without)
-        self.log_tau = nn.Parameter(torch.tensor([math.log(tau) for tau in taus]))
-
-    def tau(self, device: torch.device) -> Tensor:
-        """float64 ``[heads]``."""
-        return self.log_tau.double().exp()
+def _column(value: float | Tensor) -> float | Tensor:
+    return value.unsqueeze(-1) if isinstance(value, Tensor) else value

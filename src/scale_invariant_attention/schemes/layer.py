@@ -58,9 +58,9 @@ class SchemeLayer(nn.Module):
         return query if factors is None else (query * factors.unsqueeze(-1)).to(query.dtype)
 
     def tau(self, device: torch.device) -> float | Tensor | None:
-        """tau of the whole scale-invariant transform, a number or ``[H]``; None for other schemes."""
-        if isinstance(self.distance, ScaleInvariantTables) and self.distance.without is None:
-            return self.distance.tau(device)
+        """tau of the paper's transform, a number or ``[H]``; None if tau alone is not enough."""
+        if isinstance(self.distance, ScaleInvariantTables) and self.distance.is_papers:
+            return self.distance.value("tau", device)
         return None
 
     def affine(self, length: int, query: Tensor) -> DistanceAffine:

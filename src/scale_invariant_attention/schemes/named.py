@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,7 +97,7 @@ def options(name: str) -> tuple[str, ...]:
     """The options that `get` takes for a scheme.
 
     >>> options("scale-invariant-rope")
-    ('base', 'tau', 'highest_tau', 'learn_tau', 'without')
+    ('base', 'tau', 'highest_tau', 'learn_tau', 'without', 'sigma', 'mu', 'learn_sigma')
     """
     return entry(name).options
 
@@ -107,7 +107,8 @@ def get(name: str, **options: Any) -> Scheme:
 
     >>> get("scale-invariant-p-rope", tau=1.0)
     Scheme(rotary=TruncatedRoPE(base=1024.0), query_scale=None,
-        distance=ScaleInvariant(tau=1.0, highest_tau=None, learn_tau=False, without=None))
+        distance=ScaleInvariant(tau=1.0, highest_tau=None, learn_tau=False, without=None,
+            sigma=1.0, mu=0.0, learn_sigma=False))
     """
     row = entry(name)
     for option in options:
@@ -187,9 +188,12 @@ def _spread(
     highest_tau: float | None = 30.0,
     learn_tau: bool = False,
     without: str | None = None,
+    sigma: float | Sequence[float] = 1.0,
+    mu: float | Sequence[float] = 0.0,
+    learn_sigma: bool = False,
 ) -> ScaleInvariant:
     """The transform with the recommended spread of tau over the heads."""
-    return ScaleInvariant(tau, highest_tau, learn_tau, without)
+    return ScaleInvariant(tau, highest_tau, learn_tau, without, sigma, mu, learn_sigma)
 
 
 def _spread_without_gain(tau: float = 1.0, highest_tau: float | None = 30.0) -> ScaleInvariant:

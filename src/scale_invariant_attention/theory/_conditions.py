@@ -27,7 +27,8 @@ _CHUNK = 2**18
 def expected_weight(schedule: LogitSchedule, distance: Tensor, *, sigma: float = 1.0) -> Tensor:
     """`E[e^L_t] = exp(m_t + a_t^2/2)`, of the shape of `distance`.
 
-    `sigma` is the standard deviation of the scores. Computed in float64. A floating `distance` gives its own dtype, an integer one float64.
+    `sigma` is the standard deviation of the scores. Computed in float64. A floating `distance` gives
+    its own dtype, an integer one float64.
 
     >>> import torch
     >>> from scale_invariant_attention.theory import Plain

@@ -96,7 +96,7 @@ class ScaleInvariantTransform:
 
     @property
     def _local_variance(self) -> float:
-        """`a_0^2`, exactly `sigma^2` where distance zero is left alone, and exactly 0 on the boundary."""
+        """`a_0^2`, exactly `sigma^2` if distance zero is left alone, and exactly 0 on the boundary."""
         variance = 2 * (self._headroom / self.alpha)
         untouched = self.sigma**2
         same = math.isclose(variance, untouched, rel_tol=_ROUNDING, abs_tol=_ROUNDING)
@@ -179,12 +179,12 @@ def scale_invariant_gain_and_bias(
     distance: Tensor,
     tau: float | Tensor,
     sigma: float | Tensor = 1.0,
-    mu: float | Tensor | None = None,
+    mu: float | Tensor = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Gain `sqrt(1 + 2 u / sigma^2)` and bias `-2 u - (gain - 1) mu`, with `u = log1p(t/tau)`.
 
-    For scores with the standard deviation `sigma` and the mean `mu`, None for 0; differentiable in all
-    three. The arithmetic runs in the dtype of `distance`, or in the widest of the tensors.
+    For scores with the standard deviation `sigma` and the mean `mu`; differentiable in all three. The
+    arithmetic runs in the dtype of `distance`, or in the widest one of the tensors.
 
     >>> gain, bias = scale_invariant_gain_and_bias(torch.tensor([0.0, 10.0]), torch.tensor(10.0))
     >>> gain.tolist(), bias.tolist()
@@ -192,7 +192,9 @@ def scale_invariant_gain_and_bias(
     """
     growth = _growth(distance, tau)
     gain = torch.sqrt(1 + growth / sigma**2)
-    return gain, 0 - growth if mu is None else 0 - growth - (gain - 1) * mu
+    bias = 0 - growth
+    has_mean = isinstance(mu, Tensor) or mu != 0
+    return gain, bias - (gain - 1) * mu if has_mean else bias
 
 
 def scale_invariant_slopes(distance: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
