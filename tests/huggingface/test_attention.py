@@ -173,23 +173,26 @@ def test_one_tau_per_head(learn_tau):
 
 
 @pytest.mark.parametrize("with_mean", [False, True])
-def test_calibrated_scores_are_shifted_and_divided(with_mean):
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gpt-neox"])
+def test_the_transform_knows_the_scores_of_every_head(family, with_mean):
     generator = torch.Generator().manual_seed(0)
-    spread = 0.5 + torch.rand(2, 4, generator=generator, dtype=torch.float64)
+    spread = 0.5 + 3 * torch.rand(2, 4, generator=generator, dtype=torch.float64)
     mean = torch.randn(2, 4, generator=generator, dtype=torch.float64)
     calibration = huggingface.Calibration(spread, mean if with_mean else None)
-    model, defined = both(converted(calibration=calibration))
+    model, defined = both(converted(family, "scale-invariant-rope", calibration=calibration))
+
+    def of_layer(sigma, mu):
+        def by_distance(distance):
+            growth = 2 * torch.log(distance / 10 + 1)
+            gain = torch.sqrt(1 + growth / sigma**2)
+            return gain, -growth - (gain - 1) * mu
+
+        return by_distance
+
     for module in defined.modules():
         if hasattr(module, "definition"):
-            by_head = spread[module.layer_idx].reshape(1, -1, 1, 1)
-            shift = (mean[module.layer_idx].reshape(1, -1, 1, 1) / by_head) * with_mean
-            module.definition = {
-                "query": lambda position_ids, by_head=by_head: 1 / by_head,
-                "distance": lambda distance, shift=shift: (
-                    transform(distance)[0],
-                    transform(distance)[1] - transform(distance)[0] * shift,
-                ),
-            }
+            sigma, mu = (it[module.layer_idx].reshape(1, -1, 1, 1) for it in (spread, mean))
+            module.definition["distance"] = of_layer(sigma, mu * with_mean)
     assert_same(model, defined, input_ids=some_tokens(2, LENGTH))
 
 

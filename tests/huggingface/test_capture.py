@@ -38,7 +38,7 @@ def test_attention_weights_equal_the_models_own(family):
         torch.testing.assert_close(found, expected.to(found.dtype), rtol=1e-3, atol=1e-5)
 
 
-def test_captured_scores_include_transform_and_calibration():
+def test_captured_scores_come_with_the_tables_of_the_layer():
     model = converted()
     tokens = some_tokens(1, LENGTH)
     plain = layers(model, tokens)[0]
@@ -51,9 +51,12 @@ def test_captured_scores_include_transform_and_calibration():
     )
     huggingface.convert(model, calibration=measured)
     calibrated = layers(model, tokens)[0]
-    torch.testing.assert_close(
-        score_statistics(calibrated).variance, torch.ones(4).double(), rtol=1e-4, atol=1e-4
-    )
+    torch.testing.assert_close(calibrated.query, plain.query)
+    growth = 2 * torch.tensor(2.0).log()
+    expected = (1 + growth / measured.spread[0] ** 2).sqrt()
+    torch.testing.assert_close(calibrated.affine.gain[:, 10].double(), expected)
+    expected = -growth - (expected - 1) * measured.mean[0]
+    torch.testing.assert_close(calibrated.affine.bias[:, 10].double(), expected)
 
 
 def test_padding_is_hidden():

@@ -128,8 +128,9 @@ def test_a_config_alone_is_enough(tmp_path):
 
 def test_without_this_package_a_saved_model_is_refused(tmp_path, monkeypatch):
     converted().save_pretrained(tmp_path)
-    monkeypatch.delitem(AttentionInterface._global_mapping, "scale_invariant")
-    with pytest.raises(ValueError, match='"scale_invariant"` is not supported'):
+    # The error names the module that registers the implementation.
+    monkeypatch.delitem(AttentionInterface._global_mapping, huggingface.__name__)
+    with pytest.raises(ValueError, match=f'"{huggingface.__name__}"` is not supported'):
         AutoModelForCausalLM.from_pretrained(tmp_path)
 
 
@@ -208,7 +209,7 @@ def test_rope_with_another_base():
 
 def test_the_config_records_the_conversion():
     written = json.loads(converted(tau=5.0).config.to_json_string())
-    assert written["attn_implementation"] == "scale_invariant"
+    assert written["attn_implementation"] == huggingface.__name__
     assert written[KEY]["scheme"] == "scale-invariant-p-rope"
     assert written[KEY]["options"] == {"tau": 5.0}
     assert written[KEY]["original"]["rope_parameters"]["rope_theta"] == 10_000.0
@@ -320,6 +321,38 @@ def test_a_scheme_that_transformers_cannot_express_is_refused(registered):
             {"scheme": "nope", "calibration": huggingface.Calibration(torch.ones(2, 4))},
             ValueError,
             "calibration must be None",
+        ),
+        (
+            {"scheme": "alibi", "calibration": huggingface.Calibration(torch.ones(2, 4))},
+            ValueError,
+            "calibration must be None for scheme 'alibi'",
+        ),
+        (
+            {"sigma": 2.0, "calibration": huggingface.Calibration(torch.ones(2, 4))},
+            TypeError,
+            "sigma cannot be combined with calibration",
+        ),
+        (
+            {"rotary": "yarn", "factor": 4.0},
+            ValueError,
+            "rotary must be None for scheme 'scale-inv",
+        ),
+        (
+            {"scheme": "scale-invariant-rope", "rotary": "yar"},
+            ValueError,
+            "rotary must be one of own, .* got 'yar' .did you mean 'yarn'",
+        ),
+        ({"scheme": "scale-invariant-rope", "rotary": {"factor": 2.0}}, ValueError, "a rope_type"),
+        ({"scheme": "scale-invariant-rope", "rotary": "yarn"}, TypeError, "factor is missing"),
+        (
+            {"scheme": "scale-invariant-rope", "rotary": "ntk", "factor": 0.5},
+            ValueError,
+            "factor must be at least 1",
+        ),
+        (
+            {"scheme": "scale-invariant-rope", "rotary": "ntk", "factor": 2.0, "base": 9.0},
+            TypeError,
+            "base cannot be combined with rotary",
         ),
         ({"calibration": {"spread": 1.0}}, TypeError, "calibration must be a Calibration, .* dict"),
     ],

@@ -8,9 +8,14 @@ from transformers import (
     AutoModelForCausalLM,
     BertConfig,
     BloomConfig,
+    CodeGenConfig,
     DogeConfig,
     Gemma3TextConfig,
     GPT2Config,
+    GPTJConfig,
+    Llama4TextConfig,
+    MambaConfig,
+    PersimmonConfig,
     Phi3Config,
     PhiConfig,
     Qwen3NextConfig,
@@ -64,10 +69,38 @@ def test_models_without_rotary():
         huggingface.convert(AutoModelForCausalLM.from_config(config))
 
 
-def test_models_with_attention_outside_the_registry():
-    config = BloomConfig(hidden_size=32, n_layer=1, n_head=2, vocab_size=96)
-    with pytest.raises((NotImplementedError, ValueError)):
+@pytest.mark.parametrize(
+    "config",
+    [
+        BloomConfig(hidden_size=32, n_layer=1, n_head=2, vocab_size=96),
+        GPTJConfig(n_embd=32, n_layer=1, n_head=2, vocab_size=96, rotary_dim=8),
+        CodeGenConfig(n_embd=32, n_layer=1, n_head=4, vocab_size=96, rotary_dim=4),
+        MambaConfig(hidden_size=32, num_hidden_layers=1, vocab_size=96),
+    ],
+    ids=lambda config: config.model_type,
+)
+def test_no_advice_to_switch_an_attention_that_cannot_be_switched(config):
+    with pytest.raises(NotImplementedError, match="no attention that goes through") as refusal:
         huggingface.convert(AutoModelForCausalLM.from_config(config))
+    assert "set_attn_implementation" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("scheme", ["scale-invariant-rope", "scale-invariant-p-rope"])
+def test_models_that_do_not_pass_position_ids(scheme):
+    persimmon = PersimmonConfig(**SMALL, intermediate_size=32, pad_token_id=0)
+    llama4 = Llama4TextConfig(
+        **SMALL,
+        intermediate_size=32,
+        intermediate_size_mlp=32,
+        num_key_value_heads=1,
+        head_dim=16,
+        num_local_experts=1,
+        pad_token_id=0,
+    )
+    for config in (persimmon, llama4):
+        model = AutoModelForCausalLM.from_config(config)
+        with pytest.raises(NotImplementedError, match="does not pass position_ids"):
+            huggingface.convert(model, scheme)
 
 
 @pytest.mark.parametrize("kind", [PhiConfig, Phi3Config])
@@ -134,10 +167,15 @@ def test_attention_weights():
 
 
 def test_dropout_in_training():
-    model = huggingface.convert(tiny(attention_dropout=0.1))
+    with pytest.warns(UserWarning, match=r"config.attention_dropout is 0\.1"):
+        model = huggingface.convert(tiny(attention_dropout=0.1), tau=5.0)
     assert model(some_tokens(1, 5)).logits.isfinite().all()
-    with pytest.raises(NotImplementedError, match=r"dropout=0\.1"):
+    with pytest.raises(NotImplementedError, match=r"dropout=0\.1.*attention_dropout=0\.0"):
         model.train()(some_tokens(1, 5))
+    config = GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=96, attn_pdrop=0.2)
+    gpt2 = AutoModelForCausalLM.from_config(config, attn_implementation="scale_invariant")
+    with pytest.raises(NotImplementedError, match=r"dropout=0\.2.*attn_pdrop=0\.0"):
+        gpt2.train()(some_tokens(1, 5))
 
 
 def test_continuous_batching():

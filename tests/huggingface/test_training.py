@@ -1,6 +1,7 @@
 """Converted models train: by hand, with Trainer, with adapters, checkpointed and compiled."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -154,6 +155,37 @@ def test_adapters(tmp_path):
         again = type(model).from_pretrained(tmp_path / "merged")
         torch.testing.assert_close(again(ids).logits, expected, rtol=1e-4, atol=1e-4)
     assert again.generate(ids, max_new_tokens=3).shape == (1, LENGTH + 3)
+
+
+def test_adapters_do_not_freeze_a_learned_tau_silently(tmp_path):
+    peft = pytest.importorskip("peft")
+    ids = some_tokens(2, LENGTH)
+    options = {"task_type": "CAUSAL_LM", "r": 2, "target_modules": ["q_proj"]}
+    frozen = peft.get_peft_model(converted(learn_tau=True), peft.LoraConfig(**options))
+    with pytest.warns(
+        UserWarning, match=r"log_tau .* frozen.*modules_to_save=\['position_scheme'\]"
+    ):
+        frozen.train()(input_ids=ids, labels=ids)
+
+    config = peft.LoraConfig(**options, modules_to_save=["position_scheme"])
+    model = converted(learn_tau=True)
+    model.save_pretrained(tmp_path / "base")
+    learning = peft.get_peft_model(model, config)
+    optimiser = torch.optim.SGD([p for p in learning.parameters() if p.requires_grad], lr=1.0)
+    learning.train()(input_ids=ids, labels=ids).loss.backward()
+    optimiser.step()
+    learning.save_pretrained(tmp_path / "adapter")
+    base = type(model).from_pretrained(tmp_path / "base")
+    loaded = peft.PeftModel.from_pretrained(base, tmp_path / "adapter")
+    with torch.no_grad():
+        expected = learning.eval()(input_ids=ids).logits
+        assert torch.equal(loaded.eval()(input_ids=ids).logits, expected)
+        merged = loaded.merge_and_unload()
+        merged.save_pretrained(tmp_path / "merged")
+        again = type(model).from_pretrained(tmp_path / "merged")
+        torch.testing.assert_close(again(ids).logits, expected, rtol=1e-4, atol=1e-4)
+    learned = again.model.layers[0].self_attn.position_scheme.distance.log_tau
+    assert (learned - math.log(10)).abs().max() > 1e-4
 
 
 def test_autocast():

@@ -56,10 +56,11 @@ def _register() -> None:
     from ._attention import attention_forward, set_scheme_when_built
     from ._gpt_model import ScaleInvariantGPTConfig, ScaleInvariantGPTForCausalLM
     from ._visibility import attention_mask
-    from .settings import IMPLEMENTATION
+    from .settings import IMPLEMENTATION, SAVED_IMPLEMENTATION
 
-    transformers.AttentionInterface.register(IMPLEMENTATION, attention_forward)
-    AttentionMaskInterface.register(IMPLEMENTATION, attention_mask)
+    for name in (IMPLEMENTATION, SAVED_IMPLEMENTATION):
+        transformers.AttentionInterface.register(name, attention_forward)
+        AttentionMaskInterface.register(name, attention_mask)
     # transformers offers no way for a config to add modules to a layer, and they must exist before
     # weights are loaded. This hook is torch's own; it runs as layers are assembled.
     register_module_module_registration_hook(set_scheme_when_built)

@@ -11,14 +11,17 @@ from torch import Tensor, nn
 
 from ..attention import DistanceAffine
 from ..attention.numerics import compute_dtype
-from ..schemes import ScaleInvariant, Scheme, SchemeLayer, TokenPositions
+from ..schemes import ScaleInvariant, Scheme, SchemeLayer
 from ._visibility import TokenLayout, token_layout
-from .settings import IMPLEMENTATION, Settings, name_implementation, read
+from .settings import IMPLEMENTATION, SAVED_IMPLEMENTATION, Settings, name_implementation, read
 
 # The attribute of an attention module that holds its scheme, and part of its parameters' names.
 NAME = "position_scheme"
 # That of a function to call with module, scheme, scaled queries, keys, layout and factor of q . k.
 OBSERVER = "observe_scores"
+
+# The fields in which configs have the dropout of attention weights.
+DROPOUT_FIELDS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob", "attn_dropout")
 
 REFUSED = {
     "softcap": "a soft cap on scores (attn_logit_softcapping), which is no function of distance",
@@ -31,22 +34,13 @@ REFUSED = {
 }
 
 
-class CalibratedLayer(SchemeLayer):
-    """Query scale and distance of a scheme in one layer, and the statistics of its scores.
+class LoadableLayer(SchemeLayer):
+    """Query scale and distance of a scheme in one layer, as transformers loads them."""
 
-    With statistics, a score S becomes ``(S - mean) / spread`` before the scheme changes it.
-    """
-
-    def __init__(
-        self,
-        scheme: Scheme,
-        heads: int,
-        *,
-        mean: list[float] | None = None,
-        spread: list[float] | None = None,
-    ) -> None:
+    def __init__(self, scheme: Scheme, heads: int) -> None:
         super().__init__(scheme, heads)
-        self.mean, self.spread, self._initialised = mean, spread, False
+        self._initialised = False
+        self._tables: DistanceAffine | None = None
 
     @property
     def _is_hf_initialized(self) -> bool:
@@ -60,33 +54,26 @@ class CalibratedLayer(SchemeLayer):
                 reset_missing_parameters(self)
             self._initialised = True
 
-    def query_factors(self, positions: TokenPositions, dtype: torch.dtype) -> Tensor | None:
-        """The factor of each query's logits: the scheme's, divided by the spread."""
-        factors = super().query_factors(positions, dtype)
-        if self.spread is None:
-            return factors
-        device = positions.positions.device
-        inverse = 1 / torch.tensor(self.spread, dtype=dtype, device=device).unsqueeze(-1)
-        return inverse if factors is None else factors * inverse
+    def tables(self, layout: TokenLayout, query: Tensor) -> DistanceAffine | None:
+        """Gain and bias for all distances of a call; None if the op can compute them from tau.
 
-    def shift(self, device: torch.device) -> Tensor | None:
-        """The calibration's addend to the scaled scores of each head, float64 ``[heads]``."""
-        if self.mean is None or self.spread is None:
+        While a text grows token by token, tables without parameters are kept for the next call.
+        """
+        if self.tau(query.device) is not None:
             return None
-        values = torch.tensor([self.mean, self.spread], dtype=torch.float64, device=device)
-        return -values[0] / values[1]
-
-    def shifted_affine(self, layout: TokenLayout, query: Tensor) -> DistanceAffine | None:
-        """Gain and bias that include the shift; None if the op can compute them from tau."""
-        shift = self.shift(query.device)
-        if shift is None:
-            has_tau = self.tau(query.device) is not None
-            return None if has_tau else self.affine(layout.span, query)
-        distance = torch.arange(layout.span, dtype=torch.float64, device=query.device)
-        gain, bias = self.distance(distance)
-        bias = bias + gain * shift.unsqueeze(-1)
-        dtype = compute_dtype(query.dtype)
-        return DistanceAffine(gain.to(dtype), bias.to(dtype))
+        is_growing = query.shape[2] < layout.keys and not torch.compiler.is_compiling()
+        if not is_growing or any(True for _ in self.parameters()):
+            return self.affine(layout.span, query)
+        known, like = self._tables, (compute_dtype(query.dtype), query.device)
+        if (
+            known is None
+            or known.length < layout.span
+            or (known.gain.dtype, known.gain.device) != like
+        ):
+            # Room for the next tokens. Tensors made for inference alone could not be used in training.
+            with torch.inference_mode(False):
+                self._tables = known = self.affine(layout.span + layout.span // 4 + 64, query)
+        return known
 
 
 def reset_missing_parameters(layer: SchemeLayer) -> None:
@@ -98,10 +85,9 @@ def reset_missing_parameters(layer: SchemeLayer) -> None:
     )
 
 
-def layer_for(settings: Settings, heads: int, layer: int) -> CalibratedLayer:
+def layer_for(settings: Settings, heads: int, layer: int) -> LoadableLayer:
     """The scheme of one layer."""
-    calibration = {name: layers[layer] for name, layers in (settings.calibration or {}).items()}
-    return CalibratedLayer(settings.attention_scheme, heads, **calibration)
+    return LoadableLayer(settings.layer_scheme(layer), heads)
 
 
 def set_scheme(module: Any, settings: Settings) -> None:
@@ -128,6 +114,8 @@ def set_scheme_when_built(parent: nn.Module, name: str, module: nn.Module | None
         return
     set_scheme(module, settings)
     name_implementation(config, settings)
+    if config._attn_implementation == SAVED_IMPLEMENTATION:
+        config._attn_implementation = IMPLEMENTATION
     implementation = config._attn_implementation or IMPLEMENTATION
     if settings.uses_our_attention and IMPLEMENTATION not in implementation:
         # The same message from every layer, which Python shows once.
@@ -145,7 +133,7 @@ def is_attention(module: nn.Module) -> bool:
 
 
 # For models that only switched their implementation: the transform with the paper's tau in all heads.
-DEFAULT_LAYER = CalibratedLayer(Scheme(distance=ScaleInvariant()), heads=1)
+DEFAULT_LAYER = LoadableLayer(Scheme(distance=ScaleInvariant()), heads=1)
 
 
 def attention_forward(
@@ -169,6 +157,8 @@ def attention_forward(
     layout = token_layout(attention_mask, position_ids, batch, queries, keys, sliding_window)
     layout.check_boundaries(others.get("cu_seq_lens_q"))
     layer = _layer_of(module)
+    if module.training and torch.is_grad_enabled():
+        _warn_if_frozen(layer)
     query = layer.scale_queries(query, layout.positions)
     observe = getattr(module, OBSERVER, None)
     if observe is not None:
@@ -178,7 +168,7 @@ def attention_forward(
         key,
         value,
         layout.visibility,
-        affine=layer.shifted_affine(layout, query),
+        affine=layer.tables(layout, query),
         scale=scaling,
         return_lse=s_aux is not None,
     )
@@ -190,8 +180,8 @@ def attention_forward(
     return out.transpose(1, 2).contiguous(), None
 
 
-def _layer_of(module: nn.Module) -> CalibratedLayer:
-    layer: CalibratedLayer | None = getattr(module, NAME, None)
+def _layer_of(module: nn.Module) -> LoadableLayer:
+    layer: LoadableLayer | None = getattr(module, NAME, None)
     if layer is not None:
         return layer
     settings = read(getattr(module, "config", None))
@@ -201,6 +191,27 @@ def _layer_of(module: nn.Module) -> CalibratedLayer:
             "not: call convert(model, ...), or build it from its config with from_config"
         )
     return DEFAULT_LAYER
+
+
+def _warn_if_frozen(layer: nn.Module) -> None:
+    """Warn about learned parameters of a scheme that do not learn."""
+    parameters = dict(layer.named_parameters())
+    # A layer that PEFT trains has a frozen copy of its parameters too.
+    if parameters and not any(value.requires_grad for value in parameters.values()):
+        name = next(iter(parameters)).rpartition(".")[2]
+        warnings.warn(
+            f"{name} of this scheme is learned, but frozen, as PEFT freezes all "
+            f"that it does not adapt: pass modules_to_save=[{NAME!r}] to LoraConfig, or convert "
+            "without learn_tau and learn_sigma",
+            stacklevel=2,
+        )
+
+
+def attention_dropout(config: Any) -> tuple[str, float]:
+    """The field of a config that has the dropout of attention weights, and its value."""
+    found = {name: getattr(config, name, None) for name in DROPOUT_FIELDS}
+    known = {name: float(rate) for name, rate in found.items() if isinstance(rate, int | float)}
+    return next(iter(known.items()), (DROPOUT_FIELDS[0], 0.0))
 
 
 def _check_supported(
@@ -217,9 +228,10 @@ def _check_supported(
             "scale_invariant attention never stores its weights: pass output_attentions=False"
         )
     if dropout:
+        name, _ = attention_dropout(getattr(module, "config", None))
         raise NotImplementedError(
-            f"scale_invariant attention has no dropout, got dropout={dropout}: set "
-            "config.attention_dropout = 0.0 before the model is built"
+            f"scale_invariant attention has no dropout, got dropout={dropout}: build the model with "
+            f"{name}=0.0"
         )
     causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
     if not causal:

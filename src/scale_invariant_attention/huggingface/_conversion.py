@@ -2,21 +2,26 @@
 
 import copy
 import json
+import warnings
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 from transformers import PreTrainedModel
 
 from .. import schemes
-from ..arguments import did_you_mean, positive_number
-from ..schemes import NTK, YaRN
+from ..arguments import did_you_mean, integer, positive_number
+from ..schemes import NTK, RoPE, ScaleInvariant, YaRN
 from . import settings as held
-from ._attention import is_attention, layer_for, set_scheme
+from ._attention import attention_dropout, is_attention, layer_for, set_scheme
 from ._scores import Calibration
-from .settings import IMPLEMENTATION, Parameters, Settings, rope_parameters
+from .rotary import OWN, Parameters, checked_rotary, is_dynamic, rope_parameters
+from .settings import IMPLEMENTATION, Settings
 
 # Layers of these families build masks of their own, unrelated to positions.
 OWN_MASKS = ("doge",)
+# The models of these families do not pass position ids to their attention layers.
+NO_POSITIONS = ("llama4", "llama4_text", "persimmon")
 # Attention layers of these families fix the number of rotated dimensions when they are built.
 FIXED_ROTARY_WIDTH = ("phi", "stablelm", "persimmon")
 
@@ -26,23 +31,29 @@ def convert(
     scheme: str = "scale-invariant-p-rope",
     *,
     calibration: Calibration | None = None,
+    rotary: str | Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Any:
     """Give a transformers model another position scheme, in place, and return it.
 
-    Rotary and attention are replaced and the weights stay, so a converted model must be fine-tuned
-    before use. The scheme is written into the config: ``save_pretrained`` and ``from_pretrained`` keep
-    it. Converting again starts from the original, and ``convert(model, "rope")`` restores it. The model
-    gets its own copy of the config, so other models built from the same one do not change.
+    Rotary and attention are replaced and the weights stay, so most converted models must be fine-tuned
+    before use: a warning says so. Those that need not keep their rotary, or stretch it, and know the
+    spread of their scores; :func:`extend` makes them. The scheme is written into the config:
+    ``save_pretrained`` and ``from_pretrained`` keep it. Converting again starts from the original, and
+    ``convert(model, "rope")`` restores it. The model gets its own copy of the config, so other models
+    built from the same one do not change.
 
     Args:
         model: a causal language model with rotary positions, whose attention goes through
             transformers' registry.
         scheme: one of ``scale_invariant_attention.schemes.names()``.
-        calibration: means and spreads of the scores, see :func:`measure_scores`.
+        calibration: spreads and perhaps means of the scores, for schemes with the transform: see
+            :func:`measure_scores`.
+        rotary: for schemes with RoPE, a rotary that replaces the model's own: a name, see
+            docs/huggingface.md, or `rope_parameters` of transformers.
         options: options of the scheme, see docs/schemes.md. `tau` may be a list with one value per
-            head. `train_length` defaults to ``config.max_position_embeddings``; "yarn" needs
-            `factor`, the longest context as a multiple of the training length.
+            head. `train_length` defaults to ``config.max_position_embeddings``; the scheme "yarn" and
+            most rotaries need `factor`, the longest context as a multiple of the training length.
 
     >>> from transformers import AutoModelForCausalLM, LlamaConfig
     >>> config = LlamaConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, vocab_size=256)
@@ -50,6 +61,9 @@ def convert(
     >>> _ = convert(model, "scale-invariant-p-rope", tau=10.0)
     >>> model.config.rope_parameters["partial_rotary_factor"]
     0.5
+    >>> _ = convert(model, "scale-invariant-rope", rotary="yarn", factor=16)
+    >>> model.config.rope_parameters["rope_type"], model.config.max_position_embeddings
+    ('yarn', 32768)
     >>> convert(model, "rope").config.rope_parameters
     {'rope_theta': 10000.0, 'rope_type': 'default'}
     """
@@ -57,19 +71,17 @@ def convert(
     before = held.read(config)
     original = before.original if before is not None else _snapshot(config)
     length = original["max_position_embeddings"]
-    options = _checked_options(scheme, options, length)
-    settings = Settings(scheme, options, _checked_calibration(calibration, config), original)
+    rotary = _checked_replacement(rotary, scheme)
+    options = _checked_options(scheme, options, length, rotary)
+    measured = _checked_calibration(calibration, config, scheme, options)
+    settings = Settings(scheme, options, measured, rotary, original)
     attention = [module for module in model.modules() if is_attention(module)]
     ours = settings.uses_our_attention
     if ours:
         _check_attention(model, attention, settings)
         layer_for(settings, config.num_attention_heads, 0)
-    elif calibration is not None:
-        raise ValueError(
-            f"calibration must be None for scheme {scheme!r}, whose logits are the scores themselves"
-        )
 
-    train_length = settings.scheme.train_length or length
+    train_length = options.get("train_length") or settings.scheme.train_length or length
     parameters = copy.deepcopy(original["rope_parameters"])
     if not settings.is_original:
         parameters = rope_parameters(settings, parameters, _head_dim(config), train_length)
@@ -81,14 +93,43 @@ def convert(
             module.config = config
     config.rope_parameters = parameters
     held.write(config, settings)
-    # transformers' NTK reads the training length from here.
-    stretched = isinstance(settings.scheme.rotary, NTK)
-    config.max_position_embeddings = train_length if stretched else length
+    config.max_position_embeddings = _longest_context(settings, parameters, train_length, length)
     _rebuild_rotaries(model)
     for module in attention:
         set_scheme(module, settings)
     model.set_attn_implementation(IMPLEMENTATION if ours else original["attn_implementation"])
+    _warn(model, settings)
     return model
+
+
+def _warn(model: Any, settings: Settings) -> None:
+    """Say what a converted model still needs."""
+    if not settings.works_untrained:
+        rotary = "" if settings.rotary is None else f" and the rotary {settings.rotary!r}"
+        warnings.warn(
+            f"a model converted to {settings.scheme_name!r}{rotary} must be fine-tuned before use: "
+            "huggingface.extend converts models so that they can be used at once",
+            stacklevel=3,
+        )
+    name, rate = attention_dropout(model.config)
+    if rate and settings.uses_our_attention:
+        warnings.warn(
+            f"scale_invariant attention has no dropout, and config.{name} is {rate}: to train this "
+            f"model, build it with {name}=0.0",
+            stacklevel=3,
+        )
+
+
+def _longest_context(
+    settings: Settings, parameters: Parameters, train_length: int, length: int
+) -> int:
+    """``max_position_embeddings`` of the converted model."""
+    # transformers' NTK reads the training length from here.
+    if isinstance(settings.scheme.rotary, NTK) or is_dynamic(parameters):
+        return train_length if settings.rotary != OWN else length
+    if settings.rotary is not None:
+        return max(length, round(train_length * float(settings.options.get("factor", 1.0))))
+    return length
 
 
 def _checked_config(model: Any) -> Any:
@@ -98,6 +139,11 @@ def _checked_config(model: Any) -> Any:
             f"model must be a transformers model, got {kind}; convert it before wrapping it with PEFT"
         )
     config = model.config
+    if config.model_type in NO_POSITIONS:
+        raise NotImplementedError(
+            f"{kind} does not pass position_ids to its attention layers, which distances come from: "
+            "convert a model that does, such as Llama 3"
+        )
     if config.is_encoder_decoder:
         raise NotImplementedError(
             f"{kind} has an encoder and cross-attention: convert a causal, decoder-only model"
@@ -112,11 +158,32 @@ def _checked_config(model: Any) -> Any:
             "model (such as LlamaForCausalLM), and its parts change with it"
         )
     if not getattr(config, "rope_parameters", None):
+        problem = f"{kind} has no rotary positions to replace (config.rope_parameters)"
+        if not _takes_our_attention(model):
+            raise NotImplementedError(
+                f"{problem}, and no attention that goes through transformers' registry"
+            )
         raise NotImplementedError(
-            f"{kind} has no rotary positions to replace (config.rope_parameters): to transform its "
-            f"logits all the same, call model.set_attn_implementation({IMPLEMENTATION!r})"
+            f"{problem}: to transform its logits all the same, call "
+            f"model.set_attn_implementation({IMPLEMENTATION!r})"
         )
     return config
+
+
+def _takes_our_attention(model: Any) -> bool:
+    has_attention = any(is_attention(module) for module in model.modules())
+    return has_attention and bool(model._can_set_attn_implementation())
+
+
+def _checked_replacement(rotary: Any, scheme: str) -> str | dict[str, Any] | None:
+    replacement = checked_rotary(rotary)
+    own = schemes.get(scheme).rotary
+    if replacement is not None and type(own) is not RoPE:
+        raise ValueError(
+            f"rotary must be None for scheme {scheme!r}, which has its own, got {rotary!r}: use a "
+            "scheme with RoPE, such as 'scale-invariant-rope'"
+        )
+    return replacement
 
 
 def _snapshot(config: Any) -> dict[str, Any]:
@@ -128,11 +195,16 @@ def _snapshot(config: Any) -> dict[str, Any]:
     }
 
 
-def _checked_options(scheme: str, options: dict[str, Any], length: int) -> dict[str, Any]:
-    """The given options, and the training length if the scheme takes one."""
+def _checked_options(
+    scheme: str, options: dict[str, Any], length: int, rotary: str | dict[str, Any] | None
+) -> dict[str, Any]:
+    """The given options, and the training length if the scheme or the rotary takes one."""
     known = set(schemes.options(scheme))
     takes_factor = isinstance(schemes.get(scheme).rotary, YaRN)
-    known |= {"factor"} if takes_factor else set()
+    known |= {"factor"} if takes_factor or rotary is not None else set()
+    known |= {"train_length"} if rotary is not None else set()
+    if rotary is not None and "base" in options:
+        raise TypeError("base cannot be combined with rotary, which keeps the model's own base")
     for option in options:
         if option not in known:
             raise TypeError(
@@ -140,12 +212,14 @@ def _checked_options(scheme: str, options: dict[str, Any], length: int) -> dict[
                 f"are: {', '.join(sorted(known)) or 'none'}"
             )
     meaning = "the longest context as a multiple of the training length"
-    if takes_factor and "factor" not in options:
+    needs_factor = takes_factor or (isinstance(rotary, str) and rotary not in (OWN, "dynamic"))
+    if needs_factor and "factor" not in options:
         raise TypeError(f"factor is missing: pass factor=..., {meaning}")
-    if takes_factor and positive_number("factor", options["factor"]) < 1:
+    if "factor" in options and positive_number("factor", options["factor"]) < 1:
         raise ValueError(f"factor must be at least 1, {meaning}, got {options['factor']:g}")
     if "train_length" in known:
         options = {"train_length": length, **options}
+        integer("train_length", options["train_length"], at_least=1)
     try:
         json.dumps(options)
     except TypeError:
@@ -154,10 +228,20 @@ def _checked_options(scheme: str, options: dict[str, Any], length: int) -> dict[
 
 
 def _checked_calibration(
-    calibration: Calibration | None, config: Any
+    calibration: Calibration | None, config: Any, scheme: str, options: Mapping[str, Any]
 ) -> dict[str, list[list[float]]] | None:
     if calibration is None:
         return None
+    if not isinstance(schemes.get(scheme).distance, ScaleInvariant):
+        raise ValueError(
+            f"calibration must be None for scheme {scheme!r}, which does not depend on the spread of "
+            "scores: use a scheme with the transform, such as 'scale-invariant-rope'"
+        )
+    given = [name for name in ("sigma", "mu") if name in options]
+    if given:
+        raise TypeError(
+            f"{given[0]} cannot be combined with calibration, which has it for each head"
+        )
     if not isinstance(calibration, Calibration):
         raise TypeError(f"calibration must be a Calibration, got a {type(calibration).__name__}")
     layers, heads = config.num_hidden_layers, config.num_attention_heads
@@ -170,7 +254,7 @@ def _checked_calibration(
 
 def _check_attention(model: Any, attention: list[nn.Module], settings: Settings) -> None:
     kind, cap = type(model).__name__, getattr(model.config, "attn_logit_softcapping", None)
-    if not attention or not model._can_set_attn_implementation():
+    if not _takes_our_attention(model):
         raise NotImplementedError(
             f"the attention of {kind} cannot be replaced: it does not go through transformers' registry"
         )

@@ -4,8 +4,8 @@ Queries and keys before rotary come from a second call of the layer's attention,
 at position 0. There cosines are 1 and sines 0, so the model's own code rotates nothing, whatever its
 layout, and layers without rotary compute what they always do.
 
-The transform expects scores with a variance near 1. Models without QK-norm can be calibrated: with
-``convert(model, calibration=...)`` every score S becomes ``(S - mean) / spread`` before the transform.
+The transform depends on the spread of a head's scores, which is 1 only with QK-norm, and on their mean:
+``convert(model, calibration=...)`` gives it those that were measured.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..analysis import LayerScores
 from ..analysis.score_statistics import FIRST_KEYS, ScoreGathering
 from ..schemes import Scheme
-from ._attention import NAME, OBSERVER, CalibratedLayer, is_attention
+from ._attention import NAME, OBSERVER, LoadableLayer, is_attention
 from ._visibility import TokenLayout
 from .settings import IMPLEMENTATION
 
@@ -31,9 +31,9 @@ def transformers_scores(
     """Read tokens ``[B, L]`` and call `visit` with the scores of every layer, in order.
 
     ``functools.partial(transformers_scores, model)`` is a :class:`ScoreSource`, so all of `analysis`
-    works for transformers models. Scores include the query factors of LogN and of a calibration. They
-    are captured after and before rotary, the latter only if the model passes rotary embeddings to its
-    layers. A learned sink (gpt-oss) is not among the keys.
+    works for transformers models. Scores include the query factors of LogN. They are captured after and
+    before rotary, the latter only if the model passes rotary embeddings to its layers. A learned sink
+    (gpt-oss) is not among the keys.
 
     Args:
         model: a causal language model of transformers; left unchanged.
@@ -54,7 +54,7 @@ def transformers_scores(
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Spread of the scores, float64 ``[layers, heads]``, and their mean, if it is to be subtracted.
+    """Spread of the scores, sigma, float64 ``[layers, heads]``, and their mean, mu; None counts as 0.
 
     >>> Calibration(spread=torch.ones(2, 4)).shape
     (2, 4)
@@ -84,7 +84,7 @@ class Calibration:
 
     @property
     def without_mean(self) -> "Calibration":
-        """The same spreads with no mean to subtract."""
+        """The same spreads with the mean 0."""
         return Calibration(self.spread)
 
     def as_lists(self) -> dict[str, list[list[float]]]:
@@ -99,8 +99,8 @@ def measure_scores(
 ) -> Calibration:
     """Measure mean and spread of every head's scores while the model reads.
 
-    A model that was not converted reads with plain attention. For a converted one the scores are those
-    that enter the transform, so measuring again shows the effect of a calibration.
+    Scores are those that enter the transform, or that would: after rotary. So convert to the rotary of
+    the new scheme first, and measure then. A model that was not converted reads with plain attention.
 
     Args:
         model: a causal language model of transformers; left unchanged.
@@ -111,7 +111,7 @@ def measure_scores(
     >>> config = LlamaConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, vocab_size=256)
     >>> model = AutoModelForCausalLM.from_config(config)
     >>> measured = measure_scores(model, [torch.randint(256, (2, 100))])
-    >>> measured.spread.shape, bool((measured.spread < 0.1).all())      # far from unit variance
+    >>> measured.spread.shape, bool((measured.spread < 0.1).all())      # far from 1
     (torch.Size([2, 4]), True)
     """
     gathered = [ScoreGathering(skip_keys) for _ in range(model.config.num_hidden_layers)]
@@ -157,7 +157,7 @@ def _capturing(model: Any, visit: Callable[[LayerScores], object]) -> Iterator[N
 
     def observe(
         module: Any,
-        layer: CalibratedLayer,
+        layer: LoadableLayer,
         query: Tensor,
         key: Tensor,
         layout: TokenLayout,
@@ -166,15 +166,15 @@ def _capturing(model: Any, visit: Callable[[LayerScores], object]) -> Iterator[N
         # Captured once per call of the module, even if it attends twice.
         before = before_rotary.pop(module, None)
         scale = query.shape[-1] ** -0.5 if scale is None else scale
-        shift = layer.shift(query.device)
         visit(
             LayerScores(
                 module.layer_idx,
-                *_shifted(query, key, shift, scale),
+                query,
+                key,
                 layer.affine(layout.span, query),
                 scale,
                 layout.visibility,
-                unrotated=None if before is None else _shifted(*before, shift, scale),
+                unrotated=before,
                 rotary_known=before is not None,
             )
         )
@@ -189,7 +189,7 @@ def _capturing(model: Any, visit: Callable[[LayerScores], object]) -> Iterator[N
         for module in attention:
             setattr(module, OBSERVER, observe)
             if plain:
-                setattr(module, NAME, CalibratedLayer(Scheme(), model.config.num_attention_heads))
+                setattr(module, NAME, LoadableLayer(Scheme(), model.config.num_attention_heads))
         yield
     finally:
         for hook in hooks:
@@ -242,13 +242,3 @@ def _at_position_zero(embedding: Any) -> Any:
         cosine, sine = embedding
         return torch.ones_like(cosine), torch.zeros_like(sine)
     return None
-
-
-def _shifted(
-    query: Tensor, key: Tensor, shift: Tensor | None, scale: float
-) -> tuple[Tensor, Tensor]:
-    """Query and key with one more dimension, which adds each head's shift to its scores."""
-    if shift is None:
-        return query, key
-    factor = (shift / scale).to(query.dtype)[:, None, None].expand(*query.shape[:-1], 1)
-    return torch.cat([query, factor], -1), torch.cat([key, torch.ones_like(key[..., :1])], -1)

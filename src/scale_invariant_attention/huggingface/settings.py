@@ -1,32 +1,34 @@
-"""A scheme as the config of a converted model holds it: its settings, and its rotary.
+"""A scheme as the config of a converted model holds it.
 
 The settings are a dictionary, so ``save_pretrained`` and ``from_pretrained`` keep them:
 
-    "attn_implementation": "scale_invariant",
-    "scale_invariant_attention": {"scheme": ..., "options": ..., "calibration": ..., "original": ...}
-
-The rotary is written in transformers' own format, `rope_parameters`. p-RoPE is "proportional" with a
-``partial_rotary_factor``, NoPE the same with the factor 0, NTK "dynamic" with the factor 1, and YaRN
-"yarn" with a fixed factor.
+    "attn_implementation": "scale_invariant_attention.huggingface",
+    "scale_invariant_attention": {
+        "scheme": ..., "options": ..., "calibration": ..., "rotary": ..., "original": ...
+    }
 """
 
 import copy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
 from .. import schemes
-from ..schemes import NTK, ProportionalRoPE, RoPE, Scheme, TruncatedRoPE, YaRN, YaRNTemperature
+from ..schemes import NTK, RoPE, ScaleInvariant, Scheme, YaRN, YaRNTemperature
+from .rotary import OWN, ROTARIES
 
 IMPLEMENTATION = "scale_invariant"
+# The same, as saved configs have it: where it is unknown, transformers' error names what to import.
+SAVED_IMPLEMENTATION = "scale_invariant_attention.huggingface"
 KEY = "scale_invariant_attention"
-
-Parameters = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """A scheme name and its options, the calibration if there is one, and the original config.
+    """A scheme name and its options, calibration and rotary if there are any, and the original config.
+
+    `calibration` has the spread and perhaps the mean of the scores of every layer and head. `rotary` is
+    a name in :data:`ROTARIES`, or the `rope_parameters` themselves.
 
     >>> Settings("scale-invariant-p-rope", {"tau": 5.0}).scheme.distance
     ScaleInvariant(tau=5.0, highest_tau=None, learn_tau=False, without=None,
@@ -36,11 +38,12 @@ class Settings:
     scheme_name: str
     options: dict[str, Any] = field(default_factory=dict)
     calibration: dict[str, list[list[float]]] | None = None
+    rotary: str | dict[str, Any] | None = None
     original: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
     def scheme(self) -> Scheme:
-        """The scheme itself; `factor` is an option of transformers' YaRN alone."""
+        """The scheme itself; `factor` and, with a rotary, `train_length` are no options of it."""
         known = schemes.options(self.scheme_name)
         options = {name: value for name, value in self.options.items() if name in known}
         return schemes.get(self.scheme_name, **options)
@@ -52,6 +55,16 @@ class Settings:
         # transformers' YaRN rotary includes the temperature.
         included = type(scheme.rotary) is YaRN and type(scheme.query_scale) is YaRNTemperature
         return Scheme(None, None if included else scheme.query_scale, scheme.distance)
+
+    def layer_scheme(self, layer: int) -> Scheme:
+        """The attention scheme of one layer, with the measured sigma and mu of its scores."""
+        scheme = self.attention_scheme
+        if self.calibration is None:
+            return scheme
+        assert isinstance(scheme.distance, ScaleInvariant)
+        sigma, means = self.calibration["spread"][layer], self.calibration.get("mean")
+        mu = scheme.distance.mu if means is None else means[layer]
+        return replace(scheme, distance=replace(scheme.distance, sigma=sigma, mu=mu))
 
     @property
     def uses_our_attention(self) -> bool:
@@ -66,8 +79,23 @@ class Settings:
     @property
     def is_original(self) -> bool:
         """Whether these are the settings of a model that was never converted."""
-        keeps_rotary = type(self.scheme.rotary) is RoPE and not self.sets_base
-        return keeps_rotary and not self.uses_our_attention
+        return self.keeps_rotary and not self.uses_our_attention
+
+    @property
+    def keeps_rotary(self) -> bool:
+        """Whether the model's own rotary stays as it is."""
+        is_own = self.rotary in (None, OWN)
+        return is_own and type(self.scheme.rotary) is RoPE and not self.sets_base
+
+    @property
+    def works_untrained(self) -> bool:
+        """Whether the model can be used before it is fine-tuned."""
+        rotary = self.scheme.rotary
+        extended = self.keeps_rotary or type(rotary) in (NTK, YaRN)
+        if isinstance(self.rotary, str):
+            extended = ROTARIES[self.rotary].works_untrained
+        knows_spread = self.calibration is not None or "sigma" in self.options
+        return extended and (knows_spread or not self.uses_our_attention)
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as a config holds them."""
@@ -80,7 +108,7 @@ def read(config: Any) -> Settings | None:
     held = getattr(config, KEY, None)
     if held is None:
         return None
-    known = ["scheme", "options", "calibration", "original"]
+    known = ["scheme", "options", "calibration", "rotary", "original"]
     if not isinstance(held, dict) or "scheme" not in held or not set(held) <= set(known):
         raise ValueError(
             f"config.{KEY} must be what convert() writes, a dictionary of {known}, got {held!r}"
@@ -101,72 +129,6 @@ def write(config: Any, settings: Settings) -> None:
 def name_implementation(config: Any, settings: Settings) -> None:
     """Have the config save its attention implementation, which transformers otherwise leaves out."""
     if settings.uses_our_attention:
-        config.attn_implementation = IMPLEMENTATION
+        config.attn_implementation = SAVED_IMPLEMENTATION
     else:
         config.__dict__.pop("attn_implementation", None)
-
-
-def rope_parameters(
-    settings: Settings, original: Parameters, head_dim: int, train_length: int
-) -> Parameters:
-    """The `rope_parameters` of a scheme, for a model whose own are `original`.
-
-    >>> plain = {"rope_type": "default", "rope_theta": 1e4}
-    >>> rope_parameters(Settings("p-rope"), plain, head_dim=128, train_length=4096)
-    {'rope_type': 'proportional', 'rope_theta': 1639882.8..., 'partial_rotary_factor': 0.5}
-    """
-    if all(isinstance(part, dict) for part in original.values()):
-        # Models with a rotary per type of layer, such as Gemma 3.
-        return {
-            kind: rope_parameters(settings, part, head_dim, train_length)
-            for kind, part in original.items()
-        }
-    rotary = settings.scheme.rotary
-    # Exact types: a subclass may compute other frequencies.
-    if type(rotary) not in (type(None), RoPE, TruncatedRoPE, ProportionalRoPE, NTK, YaRN):
-        raise NotImplementedError(
-            f"scheme {settings.scheme_name!r} has the rotary {rotary!r}, which transformers cannot "
-            "express: it must be None, RoPE, TruncatedRoPE, ProportionalRoPE, NTK or YaRN"
-        )
-    if rotary is None:
-        return _proportional(original.get("rope_theta", 10_000.0), 0.0)
-    if isinstance(rotary, TruncatedRoPE):
-        rotating = int(rotary.frequencies(head_dim, 1).count_nonzero())
-        # A single pair rotates by 1, whatever the base.
-        exponent = (head_dim / 2) / max(rotating - 1, 1)
-        return _proportional(rotary.base**exponent, 0.5)
-    if isinstance(rotary, ProportionalRoPE):
-        # Raises if the fraction does not suit the head size.
-        rotary.frequencies(head_dim, 1)
-        return _proportional(rotary.base, rotary.fraction)
-    assert isinstance(rotary, RoPE | NTK | YaRN)
-    parameters = copy.deepcopy(original)
-    if settings.sets_base:
-        parameters["rope_theta"] = float(rotary.base)
-    if isinstance(rotary, RoPE):
-        return parameters
-    if original.get("rope_type", "default") != "default":
-        raise ValueError(
-            f"scheme {settings.scheme_name!r} changes plain RoPE, and this model has the rotary "
-            f"{original['rope_type']!r}: use another scheme"
-        )
-    if isinstance(rotary, NTK):
-        return parameters | {"rope_type": "dynamic", "factor": 1.0}
-    parameters |= {
-        "rope_type": "yarn",
-        "factor": float(settings.options["factor"]),
-        "original_max_position_embeddings": train_length,
-        "beta_fast": float(rotary.fast_rotations),
-        "beta_slow": float(rotary.slow_rotations),
-    }
-    if not isinstance(settings.scheme.query_scale, YaRNTemperature):
-        parameters["attention_factor"] = 1.0
-    return parameters
-
-
-def _proportional(theta: float, fraction: float) -> Parameters:
-    return {
-        "rope_type": "proportional",
-        "rope_theta": float(theta),
-        "partial_rotary_factor": fraction,
-    }
