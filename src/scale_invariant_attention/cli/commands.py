@@ -18,6 +18,7 @@ COMMANDS = {
     "diagnose": "Show where a model's attention goes, and what to fix.",
     "figures": "Draw the paper's figures from records and from theory.",
     "generate": "Generate text with a model.",
+    "extend": "Extend the context of a Hugging Face model.",
     "export": "Convert a model to or from Hugging Face transformers.",
     "bench": "Measure the speed and memory of attention.",
     "data": "Show, create, download and check corpora and token shards.",

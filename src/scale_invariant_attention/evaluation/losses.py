@@ -69,17 +69,7 @@ def loss_by_length(
     >>> [row.length for row in loss_by_length(GPT(GPTConfig.preset("mini")), tokens)]
     [32, 64]
     """
-    scored = 0
-    rows = []
-    for length in tokens.lengths:
-        losses = []
-        for inputs, targets in tokens.batches(length, batch_size=rows_at_once(length)):
-            losses.append(token_losses(model, inputs, targets, device).flatten())
-            scored += targets.numel()
-            progress(scored)
-        stretches = torch.cat(losses).view(-1, max(tokens.lengths)).mean(1)
-        rows.append(LengthLoss(length, *_mean_and_error(stretches), tokens.count))
-    return rows
+    return loss_by_length_and_position(model, tokens, device=device, progress=progress)[0]
 
 
 @dataclass(frozen=True)
@@ -102,6 +92,31 @@ def position_bins(length: int, per_doubling: int = 2) -> list[int]:
     doublings = range(1, per_doubling * length.bit_length())
     inner = {round(2 ** (step / per_doubling)) for step in doublings}
     return sorted({1, length + 1} | {edge for edge in inner if edge < length})
+
+
+def loss_by_length_and_position(
+    model: Scored,
+    tokens: SameTokens,
+    *,
+    device: torch.device | str = "cpu",
+    progress: Callable[[int], object] = lambda scored: None,
+) -> tuple[list[LengthLoss], list[PositionLoss]]:
+    """The loss at every length of `tokens`, and in bins of position in windows of the longest length.
+
+    Arguments are those of :func:`loss_by_length`. Windows may begin within a document and span several.
+    """
+    scored, longest = 0, max(tokens.lengths)
+    rows, by_position = [], torch.zeros(0, longest)
+    for length in tokens.lengths:
+        losses = []
+        for inputs, targets in tokens.batches(length, batch_size=rows_at_once(length)):
+            losses.append(token_losses(model, inputs, targets, device).flatten())
+            scored += targets.numel()
+            progress(scored)
+        stretches = torch.cat(losses).view(-1, longest)
+        rows.append(LengthLoss(length, *_mean_and_error(stretches.mean(1)), tokens.count))
+        by_position = stretches if length == longest else by_position
+    return rows, _in_bins(by_position)
 
 
 def loss_by_position(
@@ -128,12 +143,15 @@ def loss_by_position(
         progress(len(losses))
         if len(losses) == count:
             break
-    by_document = torch.stack(losses)
+    return _in_bins(torch.stack(losses))
+
+
+def _in_bins(losses: Tensor) -> list[PositionLoss]:
+    """Losses ``[documents, length]`` in bins of position."""
+    count, length = losses.shape
     return [
         # The target at index i has i + 1 tokens before it.
-        PositionLoss(
-            start, stop, *_mean_and_error(by_document[:, start - 1 : stop - 1].mean(1)), count
-        )
+        PositionLoss(start, stop, *_mean_and_error(losses[:, start - 1 : stop - 1].mean(1)), count)
         for start, stop in pairwise(position_bins(length))
     ]
 

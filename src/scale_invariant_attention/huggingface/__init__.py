@@ -21,11 +21,13 @@ from torch.nn.modules.module import register_module_module_registration_hook
 # Imported on first use.
 _HOMES = {
     "Calibration": "_scores",
+    "Extension": "extension",
     "PretrainingRecipe": "continued_pretraining",
     "ScaleInvariantGPTConfig": "_gpt_model",
     "ScaleInvariantGPTForCausalLM": "_gpt_model",
     "continue_pretraining": "continued_pretraining",
     "convert": "_conversion",
+    "extend": "extension",
     "measure_scores": "_scores",
     "open_from_transformers": "export",
     "save_for_transformers": "export",

@@ -157,10 +157,10 @@ def continue_pretraining(
     described = {
         "recipe": asdict(recipe),
         "scheme": None if settings is None else settings.to_dict(),
-        "model": _fingerprint(model),
+        "model": fingerprint(model),
         "corpus": {"tokens": len(corpus), "vocab_size": corpus.vocab_size},
     }
-    _check_same(folder / RECIPE, described)
+    check_same(folder / RECIPE, described, "training")
     if (folder / MODEL / "config.json").exists():
         return type(model).from_pretrained(folder / MODEL, dtype=model.dtype).to(model.device)
     if recipe.lora_rank is not None:
@@ -243,7 +243,7 @@ def _training_arguments(
     return TrainingArguments(**{**defaults, **others, **fixed})
 
 
-def _fingerprint(model: Any) -> str:
+def fingerprint(model: Any) -> str:
     """SHA-256 of every weight's name, shape and about a thousand values: identifies a starting model."""
     digest = hashlib.sha256()
     for name, weight in sorted(model.named_parameters()):
@@ -254,8 +254,8 @@ def _fingerprint(model: Any) -> str:
     return digest.hexdigest()
 
 
-def _check_same(path: Path, described: dict[str, Any]) -> None:
-    """Record what is trained in a folder, and refuse to resume anything else there."""
+def check_same(path: Path, described: dict[str, Any], noun: str) -> None:
+    """Record what is done in a folder, called `noun` in errors, and refuse to resume anything else."""
     text = json.dumps(described, indent=1)
     if not path.exists():
         replace_file(path, text.encode())
@@ -263,7 +263,7 @@ def _check_same(path: Path, described: dict[str, Any]) -> None:
     different = [name for name, value in json.loads(text).items() if recorded.get(name) != value]
     if different:
         raise ValueError(
-            f"folder must be new or hold the same training, and {path} has another "
+            f"folder must be new or hold the same {noun}, and {path} has another "
             f"{' and '.join(different)}: pass another folder, or remove this one"
         )
 

@@ -79,7 +79,7 @@ def _open_transformers(
     from ..huggingface import ScaleInvariantGPTForCausalLM, transformers_scores
     from ..huggingface.settings import read
 
-    model = _load_transformers(folder, device)
+    model = load_transformers(folder, device)
     if isinstance(model, ScaleInvariantGPTForCausalLM):
         scheme, config = model.config.scheme_name, model.gpt.config.to_dict()
         properties = _gpt_properties(model.gpt)
@@ -96,7 +96,7 @@ def _open_transformers(
             "transformers": True,
         }
     vocab_size = model.config.vocab_size
-    encoding = None if data.startswith("shards:") else _encoding(folder, vocab_size)
+    encoding = None if data.startswith("shards:") else text_encoding(folder, vocab_size)
     return DiagnosedModel(
         path=folder,
         description=f"{_name(model, scheme)}, from {folder}",
@@ -114,11 +114,16 @@ def _name(model: Any, scheme: str | None) -> str:
     return f"{family} with {scheme}" if scheme else family
 
 
-def _load_transformers(folder: Path, device: torch.device) -> Any:
+def load_transformers(folder: Path, device: torch.device) -> Any:
+    """The model of a folder that ``save_pretrained`` wrote, in evaluation mode."""
     from transformers import AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
+    if not (folder / CONFIG).exists():
+        raise FileNotFoundError(
+            f"{folder} has no {CONFIG}: give the folder of a model that save_pretrained wrote"
+        )
     model, loading = AutoModelForCausalLM.from_pretrained(
         folder,
         local_files_only=True,
@@ -137,7 +142,7 @@ def _load_transformers(folder: Path, device: torch.device) -> Any:
     return model.to(device).eval()
 
 
-def _encoding(folder: Path, vocab_size: int) -> Encoding:
+def text_encoding(folder: Path, vocab_size: int) -> Encoding:
     """The encoding of the tokenizer next to the model, or bytes if the vocabulary is as large."""
     if (folder / KEPT).exists():
         return get_encoding(str(folder / KEPT), document_start=_document_start(folder))
