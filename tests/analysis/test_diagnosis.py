@@ -78,6 +78,14 @@ def test_findings(settings, findings):
     assert sum(part.share for part in layer.ranges) == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("sigma", [0.5, 1.6, 3.0])
+def test_a_transform_that_knows_the_spread_of_scores_needs_no_spread_of_one(sigma):
+    affine = DistanceAffine.scale_invariant(LENGTH, 1.0, sigma=sigma)
+    wide = measured(affine=affine, scale=sigma)
+    (layer,) = diagnose(wide, scale_invariant=True, qk_norm=False, knows_spread=True).layers
+    assert not {DRIFTS_FAR, STAYS_NEAR, WIDE_SCORES, NARROW_SCORES} & set(layer.findings)
+
+
 def test_advice_depends_on_what_is_there():
     plain = diagnose(measured(scale=2.0), scale_invariant=False, qk_norm=False)
     assert "qk_norm=True" in plain.advice[WIDE_SCORES]

@@ -23,6 +23,8 @@ EXPECTED = {
     "dynamic": (PLAIN, NTK(TRAINED).frequencies(HEAD, 64)),
     "yarn": (YaRN(TRAINED).frequencies(HEAD, 64),) * 2,
     "yarn-beyond": (PLAIN, YaRN(TRAINED).frequencies(HEAD, 64)),
+    "slow": (YaRN(TRAINED, 1e4, 2.0, 0.5).frequencies(HEAD, 64),) * 2,
+    "slow-beyond": (PLAIN, YaRN(TRAINED, 1e4, 2.0, 0.5).frequencies(HEAD, 64)),
     "linear": (PLAIN / 4,) * 2,
     "fast": (PLAIN * (math.tau / PLAIN < TRAINED / 2),) * 2,
     "p-rope": (TruncatedRoPE().frequencies(HEAD, 64),) * 2,

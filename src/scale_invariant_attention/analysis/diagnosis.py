@@ -98,14 +98,20 @@ class Diagnosis:
 
 
 def diagnose(
-    measured: LengthAttention, *, scale_invariant: bool, qk_norm: bool, transformers: bool = False
+    measured: LengthAttention,
+    *,
+    scale_invariant: bool,
+    qk_norm: bool,
+    transformers: bool = False,
+    knows_spread: bool = False,
 ) -> Diagnosis:
     """Compare measurements at one length with the thresholds above.
 
     The advice depends on the model: whether it uses the transform, whether it normalises queries and
-    keys, and whether it is a transformers model, which can be converted and calibrated.
+    keys, and whether it is a transformers model, which can be converted and calibrated. A transform that
+    knows the spread of each head's scores needs no spread of 1.
     """
-    layers = tuple(_layer(measured, layer) for layer in measured.layers)
+    layers = tuple(_layer(measured, layer, knows_spread) for layer in measured.layers)
     findings = {finding for layer in layers for finding in layer.findings}
     advice = _advice(scale_invariant, qk_norm, transformers)
     share = torch.stack([layer.share.mean((0, 1)) for layer in measured.layers]).mean(0)
@@ -114,7 +120,7 @@ def diagnose(
     return Diagnosis(measured.length, slope, layers, relevant)
 
 
-def _layer(measured: LengthAttention, layer: LayerAttention) -> LayerDiagnosis:
+def _layer(measured: LengthAttention, layer: LayerAttention, knows_spread: bool) -> LayerDiagnosis:
     scores = layer.scores
     share = layer.share.mean(0)
     slopes = mass_slope(measured.edges, share)
@@ -135,8 +141,8 @@ def _layer(measured: LengthAttention, layer: LayerAttention) -> LayerDiagnosis:
         )
     )
     exceeded = {
-        NARROW_SCORES: score_spread < NARROW,
-        WIDE_SCORES: score_spread > WIDE,
+        NARROW_SCORES: score_spread < NARROW and not knows_spread,
+        WIDE_SCORES: score_spread > WIDE and not knows_spread,
         OFF_CENTRE_SCORES: abs(score_mean) > OFF_CENTRE,
         DRIFTS_FAR: slope is not None and slope > SLOPE,
         STAYS_NEAR: slope is not None and slope < -SLOPE,
@@ -166,9 +172,8 @@ def _advice(scale_invariant: bool, qk_norm: bool, transformers: bool) -> dict[st
     if transformers:
         unit = (
             "Calibrate it: huggingface.measure_scores(model, batches) measures mean and spread per "
-            "head, and huggingface.convert(model, calibration=...) normalises scores to mean 0 and "
-            "spread 1 before the transform. Measure the model without a calibration: a new one replaces "
-            "the old one."
+            "head, and huggingface.convert(model, calibration=...) gives them to the transform; "
+            "huggingface.extend does both."
         )
     elif qk_norm:
         unit = (

@@ -89,6 +89,7 @@ def diagnose(
                 scale_invariant=model.scale_invariant,
                 qk_norm=model.qk_norm,
                 transformers=model.transformers,
+                knows_spread=model.knows_spread,
             )
             for it in measured
         ]

@@ -39,6 +39,7 @@ from .rotary import ROTARIES
 
 RECORD, IDENTITY, MODEL, FINE_TUNING = "extension.json", "sample.json", "model", "fine-tuning"
 SCHEME = "scale-invariant-rope"
+CANDIDATES = ("slow-beyond", "yarn-beyond", "slow", "yarn", "ntk", "own")
 # Tokens scored at each length on each held-out part, unless one text of the longest length is longer.
 TOKENS = 32_768
 # Sequences of the training length that scores are measured on.
@@ -184,8 +185,8 @@ def extend(
     *,
     factor: int = 16,
     train_length: int | None = None,
-    rotaries: Sequence[str] = ("yarn", "yarn-beyond", "ntk", "own"),
-    taus: Sequence[float] = (10.0, 3.0, 30.0, 1.0, 100.0),
+    rotaries: Sequence[str] = CANDIDATES,
+    taus: Sequence[float] = (3.0, 10.0, 30.0, 1.0),
     with_mean: bool = False,
     tokens: int = TOKENS,
     fine_tune: int | PretrainingRecipe | None = None,

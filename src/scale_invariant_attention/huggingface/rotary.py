@@ -114,11 +114,25 @@ def _yarn(given: Rotated) -> Parameters:
 
 
 def _yarn_beyond(given: Rotated) -> Parameters:
-    yarn = YaRN(given.train_length, given.theta)
+    divisors = _divisors(given, YaRN(given.train_length, given.theta))
+    return _divided(given, [1.0] * len(divisors), divisors)
+
+
+def _slow(given: Rotated) -> Parameters:
+    divisors = _divisors(given, YaRN(given.train_length, given.theta, *SLOW))
+    return _divided(given, divisors, divisors)
+
+
+def _slow_beyond(given: Rotated) -> Parameters:
+    divisors = _divisors(given, YaRN(given.train_length, given.theta, *SLOW))
+    return _divided(given, [1.0] * len(divisors), divisors)
+
+
+def _divisors(given: Rotated, yarn: YaRN) -> list[float]:
+    """What each frequency is divided by in texts of the longest length."""
     length = round(given.factor * given.train_length)
     slowed = yarn.frequencies(given.dimensions, length).tolist()
-    divisors = [own / slow for own, slow in zip(given.frequencies, slowed, strict=True)]
-    return _divided(given, [1.0] * len(divisors), divisors)
+    return [own / slow for own, slow in zip(given.frequencies, slowed, strict=True)]
 
 
 def _llama3(given: Rotated) -> Parameters:
@@ -162,6 +176,8 @@ class NamedRotary(NamedTuple):
 
 
 OWN = "own"
+# Turns within the training length: pairs with more keep their frequency, pairs with fewer are slowed.
+SLOW = (2.0, 0.5)
 # Divides a frequency so far that nothing turns within any text.
 STILL = 1e30
 ROTARIES: Mapping[str, NamedRotary] = {
@@ -173,6 +189,12 @@ ROTARIES: Mapping[str, NamedRotary] = {
     "yarn": NamedRotary("YaRN with a fixed factor", _yarn, True),
     "yarn-beyond": NamedRotary(
         "own up to the training length, and YaRN's frequencies beyond it", _yarn_beyond, True
+    ),
+    "slow": NamedRotary(
+        "pairs that turn less than twice in the training length, divided by the factor", _slow, True
+    ),
+    "slow-beyond": NamedRotary(
+        "own up to the training length, and the frequencies of slow beyond it", _slow_beyond, True
     ),
     "llama3": NamedRotary("low frequencies divided by the factor, as in Llama 3.1", _llama3, True),
     "p-rope": NamedRotary("half of the pairs, at frequencies from 1 to 1/1024", _p_rope, False),

@@ -32,6 +32,7 @@ class DiagnosedModel(Subject):
     scale_invariant: bool
     qk_norm: bool
     transformers: bool  # whether it can be converted and calibrated
+    knows_spread: bool = False  # whether its transform has the spread of each head's scores
 
 
 def open_diagnosed_model(
@@ -91,9 +92,10 @@ def _open_transformers(
             "source": partial(transformers_scores, model),
             "title": f"Attention of {_name(model, scheme)}",
             "scale_invariant": isinstance(distance, ScaleInvariant),
-            # Whatever it does with queries and keys, a calibration brings scores to unit variance.
+            # Whatever it does with queries and keys, a calibration makes up for it.
             "qk_norm": False,
             "transformers": True,
+            "knows_spread": settings is not None and settings.calibration is not None,
         }
     vocab_size = model.config.vocab_size
     encoding = None if data.startswith("shards:") else text_encoding(folder, vocab_size)
