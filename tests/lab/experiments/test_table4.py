@@ -8,10 +8,10 @@ import torch
 from tiny_conversions import LENGTH, tiny
 
 from scale_invariant_attention import huggingface
-from scale_invariant_attention.data import SameTokens, standard_library
+from scale_invariant_attention.data import SameTokens, Windows, standard_library
 from scale_invariant_attention.lab.experiments import table4
 from scale_invariant_attention.lab.experiments.running import run_in_turn
-from scale_invariant_attention.lab.experiments.table4 import TokenLosses, conversion_trials
+from scale_invariant_attention.lab.experiments.table4 import conversion_trials
 from scale_invariant_attention.lab.experiments.trials import DifferentRecordError, find_record
 from scale_invariant_attention.lab.reporting import paper
 
@@ -58,17 +58,17 @@ def test_every_way_of_ours_is_recorded_and_training_matters(folder):
     assert found[0] < found[2] and found[1] < found[3]
 
 
-def test_scores_of_a_calibrated_model_have_unit_spread(folder):
+def test_a_calibrated_model_knows_the_spread_of_its_scores(folder):
     trial = next(it for it in tiny(OURS) if it.config.calibrated)
     model = trial.convert(trial.first_model(folder / "runs"))
     assert model.config.scale_invariant_attention["options"] == {"base": 16.0, "tau": 10.0}
-    rows = torch.randint(1, 256, (64, LENGTH), generator=torch.Generator().manual_seed(0))
-    spread = huggingface.measure_scores(model, [rows]).spread
-    other = replace(trial, config=replace(trial.config, calibrated=False))
-    plain = other.convert(trial.first_model(folder / "runs"))
-    far = huggingface.measure_scores(plain, [rows]).spread
-    assert (spread.log().abs() < far.log().abs()).all()
-    assert ((spread > 0.5) & (spread < 2)).all()
+    sigma = model.model.layers[0].self_attn.position_scheme.distance.value("sigma", None)
+    plain = huggingface.convert(trial.first_model(folder / "runs"), "p-rope", base=16.0)
+    rows = Windows(
+        standard_library("train"), length=LENGTH, batch_size=16, order="shuffled", seed=0
+    )
+    measured = huggingface.measure_scores(plain, [rows[0][0]])
+    assert sigma.tolist() == pytest.approx(measured.spread[0].tolist())
 
 
 def test_recorded_trials_are_not_run_again(folder):
@@ -125,15 +125,6 @@ def test_a_record_has_all_of_it(folder):
     assert len(record["training"]["loss"]) == len(record["training"]["gradient_norm"]) == 2
     assert record["seconds"] >= 0
     assert {"commit", "torch", "transformers"} <= record["provenance"].keys()
-
-
-def test_token_losses_have_the_models_mean(folder):
-    [trial] = tiny("rope")
-    model = trial.first_model(folder / "runs")
-    tokens = torch.randint(256, (2, LENGTH + 1))
-    with torch.no_grad():
-        found = TokenLosses(model)(tokens[:, :-1], tokens[:, 1:])
-        assert found.mean().item() == pytest.approx(model(tokens, labels=tokens).loss.item())
 
 
 def test_a_scheme_that_the_table_does_not_have_is_refused():

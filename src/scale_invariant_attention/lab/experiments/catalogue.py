@@ -86,6 +86,8 @@ class Experiment:
     @property
     def heading(self) -> str:
         """Header of the table's first column."""
+        if self.compares == "candidates" and "label" in self.row:
+            return "model"
         return {"schemes": "scheme", "candidates": "tau"}.get(self.compares, self.name)
 
     def trials(
@@ -123,7 +125,7 @@ class Experiment:
         """The row of the table that a record belongs to."""
         if self.compares == "values":
             return number(record.config.scheme_options[self.name])
-        if self.compares == "candidates":
+        if self.compares == "candidates" and "label" not in self.row:
             return record.name.partition("spread-")[2].removesuffix(f"-seed-{record.seed}")
         return ", ".join(str(getattr(record.config, name)) for name in self.row)
 
@@ -204,6 +206,32 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             seeds=1,
             default="the paper's ten",
             size=None,
+            in_one_process=True,
+            row=("label",),
+        ),
+        Experiment(
+            "extension",
+            "Models of three families, trained with RoPE and extended in several ways: loss by length, "
+            "untrained and after 1 and 10 % of the tokens.\n\n"
+            "Resumes as table1 does. Two processes can share the work if each is given other "
+            "candidates. Needs transformers, as table4 does.",
+            "extension.reported_trials",
+            scales=("mini",),
+            compares="candidates",
+            default="all",
+            in_one_process=True,
+            row=("label",),
+        ),
+        Experiment(
+            "extension-choice",
+            "How rotary and tau of an extension were chosen.\n\n"
+            "Seeds and text are others than those of the table. Resumes as table1 does.",
+            "extension.choice_trials",
+            scales=("mini",),
+            seeds=2,
+            first_seed=SELECTION_SEED,
+            compares="candidates",
+            default="all",
             in_one_process=True,
             row=("label",),
         ),

@@ -5,9 +5,11 @@
 The paper continues the pretraining of Llama-2-7B. The miniature first trains a Llama of less than a
 million parameters with RoPE on the source of Python's standard library, and converts that. Expected, as
 in the paper: a model converted to scale-invariant p-RoPE is a little worse at the training length, and
-holds beyond it. REPRODUCTION.md shows whether it does here, calibrated or not.
+holds beyond it. REPRODUCTION.md shows whether it does here, calibrated or not. `extension` studies
+longer trainings, more families and more ways to convert them.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
@@ -16,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ... import huggingface, schemes
@@ -29,6 +30,7 @@ from ...huggingface.continued_pretraining import (
     continue_pretraining,
     training_log,
 )
+from ...huggingface.extension import TokenLosses
 from ...provenance import provenance
 from ...schemes.distance import ScaleInvariant
 from ...schemes.rotary import YaRN
@@ -87,8 +89,8 @@ CALIBRATION_ROWS = 16
 class ConversionConfig:
     """A scheme that the first model is converted to, and the recipes of both trainings.
 
-    `calibrated` divides the scores of every head by their spread before the transform. `continued` is
-    None for a model that is not fine-tuned. `seed` is that of the first weights and sequences, whatever
+    `calibrated` gives the transform the spread of every head's scores. `continued` is None for a model
+    that is not fine-tuned. `seed` is that of the first weights and sequences, whatever
     the recipes say; fine-tuning has the next one.
     """
 
@@ -152,8 +154,11 @@ class ConversionTrial(Trial):
 
         Several processes may train different schemes: one does the first training, the others wait.
         """
-        config = self.config
-        model = self.convert(self.first_model(runs, watch))
+        config, model = self.config, self.first_model(runs, watch)
+        with warnings.catch_warnings():
+            # What a conversion warns about is what is measured.
+            warnings.filterwarnings("ignore", ".*must be fine-tuned before use")
+            model = self.convert(model)
         if config.continued is None:
             return model
         # Another order of the sequences than in the first training.
@@ -162,15 +167,23 @@ class ConversionTrial(Trial):
 
     def first_model(self, runs: Path, watch: Watch = ignore) -> Any:
         """The model with RoPE that is converted: trained, resumed or opened."""
-        from transformers import LlamaConfig, LlamaForCausalLM
-
         folder = runs / self.first_name
         folder.mkdir(parents=True, exist_ok=True)
         torch.manual_seed(self.config.seed)
-        model = LlamaForCausalLM(LlamaConfig(**self.config.model))
+        model = self.new_model()
         with locked(folder):
             recipe = replace(self.config.first, seed=self.config.seed)
             return self._continue(model, folder, recipe, 0, watch)
+
+    def new_model(self) -> Any:
+        """A model with random weights."""
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        return LlamaForCausalLM(LlamaConfig(**self.config.model))
+
+    def at_length(self, model: Any, length: int) -> Any:
+        """The model as it is evaluated at a length."""
+        return model
 
     def convert(self, model: Any) -> Any:
         """The model with the scheme, before fine-tuning."""
@@ -199,14 +212,15 @@ class ConversionTrial(Trial):
         log = training_log(runs / self.training_name)
         corpus = standard_library("validation")
         # Ascending, and on a model that has read nothing longer: dynamic NTK remembers the longest text.
-        lengths = sorted(self.evaluation.lengths)
-        same = SameTokens(corpus, lengths, at_most=self.evaluation.tokens)
+        lengths, settings = sorted(self.evaluation.lengths), self.evaluation
+        same = SameTokens(corpus, lengths, at_most=settings.tokens, skip=settings.skip or 0)
+        losses = loss_by_length(_AtEveryLength(self, model), same)
         return Record(
             name=self.name,
             config=self.config,
             evaluation=self.evaluation,
             trained_as=self.training_name,
-            losses=tuple(loss_by_length(TokenLosses(model), same)),
+            losses=tuple(losses),
             corpus=corpus.fingerprint(),
             training=TrainingCurve.rounded(log["loss"], log["grad_norm"]),
             seconds=round(sum(log["seconds"]), 1),
@@ -229,23 +243,17 @@ class ConversionTrial(Trial):
         return continue_pretraining(model, corpus, folder, recipe, watch=show, use_cpu=True)
 
 
-class TokenLosses:
-    """A model of transformers as evaluation takes it: the loss of every token.
+class _AtEveryLength:
+    """The losses of a model that a trial may change for every length."""
 
-    >>> from transformers import LlamaConfig, LlamaForCausalLM
-    >>> config = LlamaConfig(hidden_size=64, num_hidden_layers=1, num_attention_heads=4, vocab_size=256)
-    >>> tokens = torch.randint(256, (2, 8))
-    >>> TokenLosses(LlamaForCausalLM(config))(tokens, tokens).shape
-    torch.Size([2, 8])
-    """
+    def __init__(self, trial: ConversionTrial, model: Any) -> None:
+        self._trial, self._model, self._length = trial, model, 0
 
-    def __init__(self, model: Any) -> None:
-        self._model = model.eval()
-
-    def __call__(self, tokens: Tensor, targets: Tensor, *, reduction: str = "none") -> Tensor:
-        """Losses ``[B, L]``, or their mean or sum."""
-        logits = self._model(tokens, use_cache=False).logits.float()
-        return F.cross_entropy(logits.transpose(1, 2), targets, reduction=reduction)
+    def __call__(self, tokens: Tensor, targets: Tensor, *, reduction: str) -> Tensor:
+        if tokens.shape[1] != self._length:
+            self._length = tokens.shape[1]
+            self._model = self._trial.at_length(self._model, self._length)
+        return TokenLosses(self._model)(tokens, targets, reduction=reduction)
 
 
 def conversion_trials(
