@@ -45,7 +45,7 @@ def main(steps: int, output: Path) -> None:
     logging.disable_progress_bar()
     model = train(small_llama(), steps, 3e-3, output / "rope")
     show_losses("RoPE", model)
-    # A Llama does not normalise its scores: measure their spread with p-RoPE, to divide by it.
+    # A Llama does not normalise its scores: the transform needs their spread, measured with p-RoPE.
     sample = spread_windows(standard_library("train"), LENGTH, 32)
     measured = huggingface.measure_scores(huggingface.convert(model, "p-rope"), [sample])
     model = huggingface.convert(model, tau=10.0, calibration=measured.without_mean)
