@@ -43,7 +43,7 @@ def extend(
     ] = None,
     rotaries: Annotated[
         str, Option(metavar="NAME,NAME", help="Rotaries to try; see docs/extending.md.")
-    ] = "slow-beyond,yarn-beyond,slow,yarn,ntk,own",
+    ] = "slow,yarn,ntk,own",
     taus: Annotated[str, Option(metavar="X,X,...", help="Values of tau to try.")] = "3,10,30,1",
     tokens: Annotated[
         int, Option(min=1, help="Tokens to score at each length and for each candidate.")
