@@ -191,7 +191,9 @@ def scale_invariant_gain_and_bias(
     ([1.0, 1.544...], [0.0, -1.386...])
     """
     growth = _growth(distance, tau)
-    gain = torch.sqrt(1 + growth / sigma**2)
+    # A division by 1 would keep FlexAttention from compiling.
+    is_unit = not isinstance(sigma, Tensor) and sigma == 1
+    gain = torch.sqrt(1 + (growth if is_unit else growth / sigma**2))
     bias = 0 - growth
     has_mean = isinstance(mu, Tensor) or mu != 0
     return gain, bias - (gain - 1) * mu if has_mean else bias
