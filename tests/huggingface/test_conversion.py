@@ -171,6 +171,12 @@ def test_p_rope_is_written_in_transformers_own_format():
     expected = ProportionalRoPE(0.75, 500.0).frequencies(16, LENGTH)
     torch.testing.assert_close(frequencies(model), expected, rtol=1e-5, atol=0)
 
+    # 0.1 of 8 pairs is less than one: one rotates all the same.
+    for share in (0.1, 0.125, 0.25, 1.0):
+        huggingface.convert(model, "p-rope", rotating=share, base=20.0)
+        expected = TruncatedRoPE(20.0, share).frequencies(16, LENGTH)
+        torch.testing.assert_close(frequencies(model), expected, rtol=1e-5, atol=0)
+
 
 def test_p_rope_of_gpt_neox_rotates_half_of_all_pairs():
     model = converted("gpt-neox")

@@ -71,14 +71,24 @@ def test_the_papers_p_rope_of_other_heads(head_dim, base):
     close(TruncatedRoPE(base).frequencies(head_dim, 1), expected)
 
 
-@pytest.mark.parametrize(("head_dim", "still"), [(4, 1), (6, 2)])
+@pytest.mark.parametrize("head_dim", [32, 60, 64, 128])
+@pytest.mark.parametrize("share", [0.125, 0.25, 0.5, 1.0])
+def test_a_share_of_the_pairs_rotates_between_the_same_frequencies(head_dim, share):
+    turning = int(share * head_dim / 2)
+    table = TruncatedRoPE(16.0, rotating=share).frequencies(head_dim, 1)
+    expected = [16 ** (-k / (turning - 1)) for k in range(turning)]
+    close(table, expected + [0.0] * (head_dim // 2 - turning))
+
+
+@pytest.mark.parametrize(("head_dim", "still"), [(2, 0), (4, 1), (6, 2)])
 def test_the_only_pair_of_the_papers_p_rope_turns_fastest(head_dim, still):
     assert TruncatedRoPE().frequencies(head_dim, 1).tolist() == [1.0] + [0.0] * still
 
 
 def test_p_rope_that_would_turn_nothing_is_refused():
-    with pytest.raises(ValueError, match=r"head_dim must be at least 4 for p-RoPE.*got 2"):
-        TruncatedRoPE().frequencies(2, 1)
+    for share in (0, -0.5, 1.5):
+        with pytest.raises(ValueError, match=r"rotating must be above 0 and at most 1, got"):
+            TruncatedRoPE(rotating=share)
     with pytest.raises(
         ValueError, match=r"fraction must.*head_dim=16.*got 0\.1;.*0 for no rotation"
     ):

@@ -22,12 +22,13 @@ from scale_invariant_attention.schemes import (
 P_ROPE, ROPE, TRANSFORM = TruncatedRoPE(1024.0), RoPE(10_000.0), ScaleInvariant(tau=10.0)
 
 TAU = {"tau", "highest_tau", "learn_tau", "without", "sigma", "mu", "learn_sigma"}
+P_OPTIONS = {"base", "fraction", "rotating"}
 SPREAD = ScaleInvariant(1.0, 30.0)
 
 # The paper's rows, then ours, and the expected properties of each.
 EXPECTED = {
     "rope": (Scheme(ROPE), {"base"}),
-    "p-rope": (Scheme(P_ROPE), {"base", "fraction"}),
+    "p-rope": (Scheme(P_ROPE), P_OPTIONS),
     "nope": (Scheme(), set()),
     "rope-ntk": (Scheme(NTK(64, 10_000.0)), {"base", "train_length"}),
     "yarn": (
@@ -37,7 +38,7 @@ EXPECTED = {
     "logn-rope": (Scheme(ROPE, LogN(64, "query")), {"base", "train_length", "counts"}),
     "logn-p-rope": (
         Scheme(P_ROPE, LogN(64, "query")),
-        {"base", "fraction", "train_length", "counts"},
+        P_OPTIONS | {"train_length", "counts"},
     ),
     "logn-ntk": (
         Scheme(NTK(64, 10_000.0), LogN(64, "query")),
@@ -46,26 +47,27 @@ EXPECTED = {
     "alibi": (Scheme(distance=ALiBi()), set()),
     "scale-invariant-p-rope": (
         Scheme(P_ROPE, distance=TRANSFORM),
-        {"base", "fraction"} | TAU,
+        P_OPTIONS | TAU,
     ),
     "scale-invariant-rope": (Scheme(ROPE, distance=TRANSFORM), {"base"} | TAU),
     "scale-invariant-nope": (Scheme(distance=TRANSFORM), TAU),
-    "scale-invariant-spread": (Scheme(P_ROPE, distance=SPREAD), {"base", "fraction"} | TAU),
+    "scale-invariant-spread": (Scheme(P_ROPE, distance=SPREAD), P_OPTIONS | TAU),
     "spread-without-gain": (
         Scheme(P_ROPE, distance=ScaleInvariant(1.0, 30.0, without="gain")),
-        {"base", "fraction", "tau", "highest_tau"},
+        P_OPTIONS | {"tau", "highest_tau"},
     ),
     "spread-without-bias": (
         Scheme(P_ROPE, distance=ScaleInvariant(1.0, 30.0, without="bias")),
-        {"base", "fraction", "tau", "highest_tau"},
+        P_OPTIONS | {"tau", "highest_tau"},
     ),
-    "alibi-p-rope": (Scheme(P_ROPE, distance=ALiBi()), {"base", "fraction"}),
+    "alibi-p-rope": (Scheme(P_ROPE, distance=ALiBi()), P_OPTIONS),
 }
 
 # A value for every option that is not its default.
 OTHERS = {
     "base": 77.0,
     "fraction": 0.25,
+    "rotating": 0.75,
     "train_length": 99,
     "counts": "context",
     "fast_rotations": 16.0,
@@ -119,6 +121,9 @@ def test_a_fraction_chooses_the_general_form_of_p_rope(name):
     assert get(name, fraction=0.25).rotary == ProportionalRoPE(0.25, base=10_000.0)
     assert get(name, fraction=0.25, base=500.0).rotary == ProportionalRoPE(0.25, base=500.0)
     assert get(name, base=500.0).rotary == TruncatedRoPE(base=500.0)
+    assert get(name, rotating=0.25).rotary == TruncatedRoPE(rotating=0.25)
+    with pytest.raises(ValueError, match="fraction and rotating exclude each other"):
+        get(name, fraction=0.25, rotating=0.25)
 
 
 @pytest.mark.parametrize("name", schemes.names())

@@ -256,4 +256,6 @@ def _truncated(rotary: TruncatedRoPE, head_dim: int) -> Parameters:
     rotating = int(rotary.frequencies(head_dim, 1).count_nonzero())
     # A single pair rotates by 1, whatever the base.
     exponent = (head_dim / 2) / max(rotating - 1, 1)
-    return _proportional(rotary.base**exponent, 0.5)
+    # transformers rounds the number of pairs down: in small heads, enough for the one that rotates.
+    fraction = max(rotary.rotating, min(3 / head_dim, 1.0))
+    return _proportional(rotary.base**exponent, fraction)

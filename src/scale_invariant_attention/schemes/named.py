@@ -106,7 +106,7 @@ def get(name: str, **options: Any) -> Scheme:
     """The scheme with this name, with options for its slots.
 
     >>> get("scale-invariant-p-rope", tau=1.0)
-    Scheme(rotary=TruncatedRoPE(base=1024.0), query_scale=None,
+    Scheme(rotary=TruncatedRoPE(base=1024.0, rotating=0.5), query_scale=None,
         distance=ScaleInvariant(tau=1.0, highest_tau=None, learn_tau=False, without=None,
             sigma=1.0, mu=0.0, learn_sigma=False))
     """
@@ -177,10 +177,18 @@ class _Slots:
         return Scheme(**filled)
 
 
-def _p_rope(base: float | None = None, fraction: float | None = None) -> Rotary:
-    """The paper's half of the pairs, or a `fraction` of RoPE's frequencies if one is given."""
-    given = {} if base is None else {"base": base}
-    return TruncatedRoPE(**given) if fraction is None else ProportionalRoPE(fraction, **given)
+def _p_rope(
+    base: float | None = None, fraction: float | None = None, rotating: float | None = None
+) -> Rotary:
+    """The paper's frequencies, or a `fraction` of RoPE's if one is given."""
+    if fraction is not None and rotating is not None:
+        raise ValueError(
+            f"fraction and rotating exclude each other, got {fraction} and {rotating}: give fraction "
+            f"for a part of RoPE's frequencies, rotating for the paper's in a part of the pairs"
+        )
+    options = {"base": base, "fraction": fraction, "rotating": rotating}
+    given = {name: value for name, value in options.items() if value is not None}
+    return TruncatedRoPE(**given) if fraction is None else ProportionalRoPE(**given)
 
 
 def _spread(

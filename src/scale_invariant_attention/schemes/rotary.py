@@ -54,10 +54,10 @@ class RoPE:
 
 @dataclass(frozen=True)
 class TruncatedRoPE:
-    """The paper's p-RoPE: half of the pairs rotate, at frequencies from 1 to ``1 / base``.
+    """The paper's p-RoPE: some of the pairs rotate, at frequencies from 1 to ``1 / base``.
 
-    With ``n = head_dim // 4`` rotating pairs these are ``base ^ (-k / (n - 1))``; the others are 0.
-    A head of two dimensions has one pair, which cannot be halved, and is refused.
+    With ``n = rotating * head_dim / 2`` rotating pairs, rounded down but at least one, these are
+    ``base ^ (-k / (n - 1))``; the others are 0. In the paper half of the pairs rotate.
 
     >>> TruncatedRoPE(base=8.0).frequencies(16, context_length=100)
     tensor([1.0000, 0.5000, 0.2500, 0.1250, 0.0000, 0.0000, 0.0000, 0.0000],
@@ -65,19 +65,19 @@ class TruncatedRoPE:
     """
 
     base: float = 1024.0
+    rotating: float = 0.5
     depends_on_context: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         _check_base(self.base)
+        if not 0 < real_number("rotating", self.rotating) <= 1:
+            raise ValueError(
+                f"rotating must be above 0 and at most 1, got {self.rotating}; use NoPE for no rotation"
+            )
 
     def frequencies(self, head_dim: int, context_length: int | Tensor) -> Tensor:
         """The same for every context length."""
-        rotating = _pairs(head_dim) // 2
-        if rotating == 0:
-            raise ValueError(
-                "head_dim must be at least 4 for p-RoPE, which rotates half of the pairs, got 2; "
-                "use another scheme, or fraction=1.0 for RoPE"
-            )
+        rotating = max(1, int(self.rotating * _pairs(head_dim)))
         exponents = torch.linspace(0, 1, rotating, dtype=torch.float64)
         return _with_still_pairs(self.base**-exponents, head_dim)
 

@@ -36,6 +36,10 @@ def test_every_candidate_has_the_options_of_its_name():
             assert (distance.tau, distance.highest_tau) == (1.0, float(name.split("-")[2]))
         assert distance.learn_tau == name.endswith("learned")
         assert trial.config.length == int(name.partition("-at-")[2] or 256)
+        rotary = trial.config.model_config().scheme.rotary
+        shares = {"quarter": 0.25, "eighth": 0.125, "half": 0.5, "10-in-all-heads": 0.5}
+        share = next((it for word, it in shares.items() if word in name), None)
+        assert getattr(rotary, "rotating", None) == share
 
 
 @pytest.mark.parametrize("trials", [spread_trials, spread_needle_trials, length_trials])
@@ -50,7 +54,7 @@ def test_the_base_of_p_rope_grows_with_the_training_length():
     bases = {
         it.config.scheme_options["base"] / it.config.length
         for it in trials
-        if "base" in it.config.scheme_options and "fraction" not in it.config.scheme_options
+        if "base" in it.config.scheme_options
     }
     assert bases == {16 / 256}
 
@@ -63,7 +67,7 @@ def test_a_training_at_the_usual_length_is_that_of_table_1():
 
 def test_candidates_are_recorded_on_the_text_after_the_tables(tmp_path):
     evaluation = {"lengths": (32, 64), "tokens": 128}
-    names = ("1-to-30", "1-to-30-learned")
+    names = ("1-to-30-quarter", "1-to-30-quarter-learned")
     trials = spread_trials("mini", names, (3,), SMALL, evaluation)
     # Of the same weights, on the text that Table 1 scores.
     others = spread_trials("mini", names[:1], (3,), SMALL, {**evaluation, "skip": 0})
@@ -78,6 +82,8 @@ def test_candidates_are_recorded_on_the_text_after_the_tables(tmp_path):
 
 
 def test_an_unknown_candidate_is_refused_with_the_nearest():
-    with pytest.raises(ValueError, match=r"no candidate '1-to-3' \(did you mean '1-to-30'\?\)"):
-        spread_trials("mini", ("1-to-3",))
-    assert "1-to-3" not in SPREAD_CANDIDATES
+    with pytest.raises(
+        ValueError, match=r"no candidate '1-to-30-hal' \(did you mean '1-to-30-half'\?\)"
+    ):
+        spread_trials("mini", ("1-to-30-hal",))
+    assert "1-to-30-hal" not in SPREAD_CANDIDATES

@@ -24,17 +24,24 @@ SELECTION_SEED = 3
 # others than the recommended and the scale's.
 SPREAD_CANDIDATES: Mapping[str, Mapping[str, Any]] = {
     "10-in-all-heads": {"scheme": "scale-invariant-p-rope"},
-    "1-to-30": {"tau": 1.0, "highest_tau": 30.0},
-    "1-to-100": {"tau": 1.0, "highest_tau": 100.0},
-    "1-to-10": {"tau": 1.0, "highest_tau": 10.0},
-    "1-to-30-learned": {"tau": 1.0, "highest_tau": 30.0, "learn_tau": True},
+    "10-in-all-heads-quarter": {"scheme": "scale-invariant-p-rope", "rotating": 0.25},
+    "1-to-30-half": {"tau": 1.0, "highest_tau": 30.0, "rotating": 0.5},
+    "1-to-30-quarter": {"tau": 1.0, "highest_tau": 30.0, "rotating": 0.25},
+    "1-to-30-eighth": {"tau": 1.0, "highest_tau": 30.0, "rotating": 0.125},
     "1-to-30-nope": {"scheme": "scale-invariant-nope", "tau": 1.0, "highest_tau": 30.0},
-    # A quarter of the pairs rotate, at frequencies from 1 to 1/16 in heads of 32.
-    "1-to-30-quarter": {"tau": 1.0, "highest_tau": 30.0, "fraction": 0.25, "base": 2.0 ** (64 / 3)},
-    "1-to-15-at-128": {"tau": 1.0, "highest_tau": 15.0, "length": 128},
-    "1-to-30-at-128": {"tau": 1.0, "highest_tau": 30.0, "length": 128},
-    "1-to-30-at-512": {"tau": 1.0, "highest_tau": 30.0, "length": 512},
-    "1-to-60-at-512": {"tau": 1.0, "highest_tau": 60.0, "length": 512},
+    "1-to-10-quarter": {"tau": 1.0, "highest_tau": 10.0, "rotating": 0.25},
+    "1-to-100-quarter": {"tau": 1.0, "highest_tau": 100.0, "rotating": 0.25},
+    "1-to-30-quarter-learned": {
+        **{"tau": 1.0, "highest_tau": 30.0, "rotating": 0.25},
+        "learn_tau": True,
+    },
+    **{
+        f"1-to-{highest}-quarter-at-{length}": {
+            **{"tau": 1.0, "highest_tau": float(highest), "rotating": 0.25},
+            "length": length,
+        }
+        for length, highest in ((128, 15), (128, 30), (512, 30), (512, 60))
+    },
 }
 TRAINED_LENGTHS = (256, 1024, 4096)
 LENGTH_SCHEMES = ("alibi", "scale-invariant-p-rope", "scale-invariant-spread")

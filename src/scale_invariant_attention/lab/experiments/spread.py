@@ -32,8 +32,8 @@ def spread_trials(
 ) -> list[TrainingTrial]:
     """One training per candidate and seed.
 
-    >>> [trial.name for trial in spread_trials("mini", ("1-to-30",))]
-    ['spread-1-to-30-seed-3', 'spread-1-to-30-seed-4']
+    >>> [trial.name for trial in spread_trials("mini", ("1-to-30-half",))]
+    ['spread-1-to-30-half-seed-3', 'spread-1-to-30-half-seed-4']
     """
     text = {"skip": SCALES[scale].evaluation.tokens, **(evaluation or {})}
     return [
@@ -53,9 +53,9 @@ def spread_needle_trials(
 ) -> list[TrainingTrial]:
     """The fine-tuning of each candidate on needles.
 
-    >>> [trial] = spread_needle_trials("mini", ("1-to-30",), seeds=(3,))
+    >>> [trial] = spread_needle_trials("mini", ("1-to-30-half",), seeds=(3,))
     >>> trial.name, trial.evaluation.split
-    ('needles-spread-1-to-30-seed-3', 'train')
+    ('needles-spread-1-to-30-half-seed-3', 'train')
     """
     changes = changes or {}
     starts = spread_trials(scale, candidates, seeds, {**(before or {}), **shared_fields(changes)})
