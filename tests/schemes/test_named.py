@@ -23,6 +23,7 @@ P_ROPE, ROPE, TRANSFORM = TruncatedRoPE(1024.0), RoPE(10_000.0), ScaleInvariant(
 
 TAU = {"tau", "highest_tau", "learn_tau", "without", "sigma", "mu", "learn_sigma"}
 P_OPTIONS = {"base", "fraction", "rotating"}
+QUARTER, QUARTER_OPTIONS = TruncatedRoPE(1024.0, rotating=0.25), {"base", "rotating"}
 SPREAD = ScaleInvariant(1.0, 30.0)
 
 # The paper's rows, then ours, and the expected properties of each.
@@ -51,16 +52,18 @@ EXPECTED = {
     ),
     "scale-invariant-rope": (Scheme(ROPE, distance=TRANSFORM), {"base"} | TAU),
     "scale-invariant-nope": (Scheme(distance=TRANSFORM), TAU),
-    "scale-invariant-spread": (Scheme(P_ROPE, distance=SPREAD), P_OPTIONS | TAU),
+    "scale-invariant-spread": (Scheme(QUARTER, distance=SPREAD), QUARTER_OPTIONS | TAU),
+    "scale-invariant-quarter": (Scheme(QUARTER, distance=TRANSFORM), QUARTER_OPTIONS | TAU),
+    "spread-half": (Scheme(P_ROPE, distance=SPREAD), P_OPTIONS | TAU),
     "spread-without-gain": (
-        Scheme(P_ROPE, distance=ScaleInvariant(1.0, 30.0, without="gain")),
-        P_OPTIONS | {"tau", "highest_tau"},
+        Scheme(QUARTER, distance=ScaleInvariant(1.0, 30.0, without="gain")),
+        QUARTER_OPTIONS | {"tau", "highest_tau"},
     ),
     "spread-without-bias": (
-        Scheme(P_ROPE, distance=ScaleInvariant(1.0, 30.0, without="bias")),
-        P_OPTIONS | {"tau", "highest_tau"},
+        Scheme(QUARTER, distance=ScaleInvariant(1.0, 30.0, without="bias")),
+        QUARTER_OPTIONS | {"tau", "highest_tau"},
     ),
-    "alibi-p-rope": (Scheme(P_ROPE, distance=ALiBi()), P_OPTIONS),
+    "alibi-p-rope": (Scheme(QUARTER, distance=ALiBi()), QUARTER_OPTIONS),
 }
 
 # A value for every option that is not its default.

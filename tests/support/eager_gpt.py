@@ -90,16 +90,19 @@ def _frequencies(
     pairs = head_dim // 2
     if scheme in ("nope", "alibi", "scale-invariant-nope"):
         return [0.0] * pairs
-    half = "p-rope" in scheme or "spread" in scheme
-    if half and "fraction" not in options:
-        turning = head_dim // 4
+    truncated = any(word in scheme for word in ("p-rope", "spread", "quarter"))
+    if truncated and "fraction" not in options:
+        papers = "spread-half" in scheme or ("p-rope" in scheme and scheme != "alibi-p-rope")
+        turning = head_dim // 4 if papers else head_dim // 8
         base = options.get("base", 1024.0)
+        if turning < 2:
+            return [1.0] + [0.0] * (pairs - 1)
         return [base ** (-k / (turning - 1)) for k in range(turning)] + [0.0] * (pairs - turning)
     base = options.get("base", 10_000.0)
     if "ntk" in scheme:
         base *= stretch ** (head_dim / (head_dim - 2))
     turns = [base ** (-2 * k / head_dim) for k in range(pairs)]
-    if half:
+    if truncated:
         kept = math.floor(options["fraction"] * pairs + 1e-9)
         return [turn if k < kept else 0.0 for k, turn in enumerate(turns)]
     if scheme == "yarn":

@@ -74,7 +74,7 @@ def names() -> tuple[str, ...]:
     """The names of all schemes.
 
     >>> names()[0], len(names())
-    ('rope', 16)
+    ('rope', 18)
     """
     return tuple(_REGISTRY)
 
@@ -189,6 +189,11 @@ def _p_rope(
     options = {"base": base, "fraction": fraction, "rotating": rotating}
     given = {name: value for name, value in options.items() if value is not None}
     return TruncatedRoPE(**given) if fraction is None else ProportionalRoPE(**given)
+
+
+def _quarter(base: float = 1024.0, rotating: float = 0.25) -> Rotary:
+    """The rotary of the recommended scheme: the paper's frequencies in a quarter of the pairs."""
+    return TruncatedRoPE(base, rotating)
 
 
 def _spread(
@@ -329,10 +334,10 @@ PAPER_SCHEMES = (
 # The recommended scheme.
 SPREAD = NamedScheme(
     "scale-invariant-spread",
-    _Slots(rotary=_p_rope, distance=_spread),
+    _Slots(rotary=_quarter, distance=_spread),
     "Scale-inv. spread",
-    "Scale-invariant p-RoPE with another tau in each head, spaced evenly on a logarithmic scale: "
-    "some heads look close by, others far.",
+    "Scale-invariant p-RoPE with another tau in each head, spaced evenly on a logarithmic scale: some "
+    "heads look close by, others far. A quarter of the pairs of dimensions rotate.",
     "this package",
     LineStyle(*BLACK, "-", "h", width=2.5),
 )
@@ -340,8 +345,24 @@ SPREAD = NamedScheme(
 # Schemes that show what each part of the recommended one contributes.
 CONTROLS = (
     NamedScheme(
+        "scale-invariant-quarter",
+        _Slots(rotary=_quarter, distance=ScaleInvariant),
+        "Scale-inv. quarter",
+        "The paper's method with a quarter of the pairs rotating: one tau in all heads.",
+        "this package",
+        LineStyle(*BLACK, "-.", "3"),
+    ),
+    NamedScheme(
+        "spread-half",
+        _Slots(rotary=_p_rope, distance=_spread),
+        "Spread, half rotating",
+        "The recommended scheme with half of the pairs rotating, as in the paper.",
+        "this package",
+        LineStyle(*BLACK, "--", "d"),
+    ),
+    NamedScheme(
         "spread-without-gain",
-        _Slots(rotary=_p_rope, distance=_spread_without_gain),
+        _Slots(rotary=_quarter, distance=_spread_without_gain),
         "Spread, bias alone",
         "The recommended scheme without its gain: a logarithmic penalty by distance, as in KERPLE.",
         "Chi et al., 2022, arXiv:2205.09921",
@@ -349,7 +370,7 @@ CONTROLS = (
     ),
     NamedScheme(
         "spread-without-bias",
-        _Slots(rotary=_p_rope, distance=_spread_without_bias),
+        _Slots(rotary=_quarter, distance=_spread_without_bias),
         "Spread, gain alone",
         "The recommended scheme without its bias: logits that grow with distance.",
         "this package",
@@ -357,9 +378,9 @@ CONTROLS = (
     ),
     NamedScheme(
         "alibi-p-rope",
-        _Slots(rotary=_p_rope, distance=ALiBi),
+        _Slots(rotary=_quarter, distance=ALiBi),
         "ALiBi+p-RoPE",
-        "ALiBi's penalty on top of p-RoPE.",
+        "ALiBi's penalty with the rotation of the recommended scheme.",
         "Press et al., 2021, arXiv:2108.12409",
         LineStyle(*GREEN, "--", "p"),
     ),

@@ -22,10 +22,12 @@ RECOMMENDED = SPREAD.name
 COMPARED = ("rope", "p-rope", "logn-p-rope", "alibi", OURS, RECOMMENDED)
 # What each of these lacks of the recommended scheme, or has in its place.
 CONTROLS = {
-    OURS: "one tau in all heads",
+    OURS: "the paper's, with one tau and half of the pairs rotating",
+    "scale-invariant-quarter": "one tau in all heads",
+    "spread-half": "half of the pairs rotate",
     "spread-without-gain": "no gain: a logarithmic bias alone",
     "spread-without-bias": "no bias: a gain alone",
-    "alibi-p-rope": "ALiBi's bias instead, on p-RoPE",
+    "alibi-p-rope": "ALiBi's bias instead",
 }
 # A difference decides if it is larger than this many standard errors.
 DECISIVE = 2.0
