@@ -350,7 +350,7 @@ CONTROLS = (
         "Scale-inv. quarter",
         "The paper's method with a quarter of the pairs rotating: one tau in all heads.",
         "this package",
-        LineStyle(*BLACK, "-.", "3"),
+        LineStyle(*BLACK, "-.", "D"),
     ),
     NamedScheme(
         "spread-half",
@@ -358,7 +358,7 @@ CONTROLS = (
         "Spread, half rotating",
         "The recommended scheme with half of the pairs rotating, as in the paper.",
         "this package",
-        LineStyle(*BLACK, "--", "d"),
+        LineStyle(*BLACK, "-.", "s"),
     ),
     NamedScheme(
         "spread-without-gain",
