@@ -25,8 +25,8 @@ def norm(x: Tensor) -> Tensor:
 
 
 def rotate(x: Tensor, positions: Tensor) -> Tensor:
-    """p-RoPE: half of the pairs turn by 1 to 1/1024 radians per token, the others do not."""
-    turning = 1024 ** -torch.linspace(0, 1, x.shape[-1] // 4)
+    """p-RoPE: half of the pairs turn, the others do not; its base goes with the training length."""
+    turning = (LENGTHS[0] / 16) ** -torch.linspace(0, 1, x.shape[-1] // 4)
     angles = positions[..., None, :, None] * F.pad(turning, (0, len(turning)))
     first, second, cos, sin = *x.chunk(2, -1), angles.cos(), angles.sin()
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)

@@ -52,8 +52,14 @@ def test_packed_documents_do_not_see_each_other(nano_gpt):
 def test_its_rotation_is_the_p_rope_of_the_package(nano_gpt):
     heads, positions = torch.randn(2, 3, 10, 64), torch.arange(10)
     tokens = schemes.TokenPositions(positions, context_length=10)
-    rotate = schemes.rotation(schemes.TruncatedRoPE(), tokens, 64, torch.float32)
+    rotate = schemes.rotation(schemes.TruncatedRoPE(base=2.0), tokens, 64, torch.float32)
     torch.testing.assert_close(nano_gpt["rotate"](heads, positions), rotate(heads))
+
+
+@pytest.mark.slow
+def test_nano_gpt_compiles(nano_gpt, capsys):
+    nano_gpt["main"](Namespace(steps=2, tau=10.0, bfloat16=False, compile=True))
+    assert "held-out loss with 128 tokens: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.py")), ids=lambda file: file.name)
