@@ -5,6 +5,7 @@ from typing import Any
 
 import griffe
 
+ROLE = re.compile(r":(?:func|class|meth|mod):(?=`)")
 EXAMPLE = re.compile(r"^(>>> .*(?:\n.+)*)", re.MULTILINE)
 
 
@@ -12,8 +13,9 @@ class ReadableSources(griffe.Extension):
     """Fence doctests, so that Markdown renders them as code, and show the keywords of the op."""
 
     def on_object(self, *, obj: griffe.Object, **others: Any) -> None:
-        """Fence every example of a docstring: the lines from a prompt to the next blank line."""
+        """Fence every example of a docstring, from a prompt to the next blank line; drop roles."""
         if obj.docstring is not None:
+            obj.docstring.value = ROLE.sub("", obj.docstring.value)
             obj.docstring.value = EXAMPLE.sub(r"```pycon\n\1\n```", obj.docstring.value)
 
     def on_package(self, *, pkg: griffe.Module, **others: Any) -> None:

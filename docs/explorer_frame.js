@@ -4,12 +4,15 @@
 const theme = () => (document.body.dataset.mdColorScheme === "slate" ? "dark" : "light");
 const explorer = () => document.querySelector("iframe.explorer");
 
+const tellTheme = () => explorer()?.contentWindow.postMessage({ theme: theme() }, "*");
+
 addEventListener("message", ({ data, source }) => {
   const frame = explorer();
   if (!frame || source !== frame.contentWindow) return;
-  if (data?.ready) source.postMessage({ theme: theme() }, "*");
-  if (data?.height) frame.style.height = `${Math.ceil(data.height)}px`;
+  if (data?.ready) tellTheme();
+  // With room for the border.
+  if (data?.height) frame.style.height = `${Math.ceil(data.height) + 2}px`;
 });
 
-new MutationObserver(() => explorer()?.contentWindow.postMessage({ theme: theme() }, "*"))
-  .observe(document.body, { attributeFilter: ["data-md-color-scheme"] });
+new MutationObserver(tellTheme).observe(document.body, { attributeFilter: ["data-md-color-scheme"] });
+tellTheme(); // the frame may have been ready before this script

@@ -42,11 +42,13 @@
   // Inside another page: without the header, as high as its content, in the theme of that page.
   if (parent !== window) {
     root.classList.add("framed");
-    new ResizeObserver(() => parent.postMessage({ height: document.body.offsetHeight }, "*")).observe(document.body);
+    const tellHeight = () => parent.postMessage({ height: root.offsetHeight }, "*");
+    new ResizeObserver(tellHeight).observe(document.body);
     addEventListener("message", ({ data, source }) => {
       if (source !== parent || !["light", "dark"].includes(data?.theme)) return;
       root.dataset.theme = data.theme;
       themed();
+      tellHeight();
     });
     parent.postMessage({ ready: true }, "*");
   }
