@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import typer
-import yaml
 
 from scale_invariant_attention.cli import app
 from scale_invariant_attention.training import TrainingConfig
@@ -101,6 +100,7 @@ def test_every_page_is_in_the_navigation_once():
             for leaf in leaves(it)
         ]
 
+    yaml = pytest.importorskip("yaml")
     listed = leaves(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
     pages = [page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")]
     assert sorted(listed) == sorted([*pages, *ROOT_PAGES])
