@@ -6,6 +6,8 @@ collect_ignore_glob = []
 if find_spec("transformers") is None:
     collect_ignore_glob += [
         "docs/export.md",
+        "docs/extending.md",
+        "docs/fine-tuning.md",
         "docs/huggingface.md",
         "src/scale_invariant_attention/huggingface/*",
         "tests/huggingface/*",

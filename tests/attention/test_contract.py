@@ -35,6 +35,8 @@ CASES = [
     ({"tau": -1}, ValueError, ["tau", "-1"]),
     ({"tau": math.nan}, ValueError, ["tau", "nan"]),
     ({"tau": math.inf}, ValueError, ["tau", "inf"]),
+    ({"attn_mask": None}, TypeError, ["attn_mask", "key_mask"]),
+    ({"enable_gqa": True}, TypeError, ["enable_gqa", "leave it out"]),
     ({"tau": "10"}, TypeError, ["tau", "'10'"]),
     ({"tau": True}, TypeError, ["tau", "True"]),
     ({"tau": None}, TypeError, ["tau", "None"]),

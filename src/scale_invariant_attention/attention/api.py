@@ -14,6 +14,12 @@ from .contract import checked_call
 from .visibility import Visibility, VisibilityKeywords
 
 DEFAULT = Visibility()
+# What to use instead of the keywords of scaled_dot_product_attention that this op does not have.
+INSTEAD_OF_SDPA = {
+    "attn_mask": "use key_mask, key_documents or window; masks by pair are not supported",
+    "dropout_p": "leave it out, the op has no dropout",
+    "enable_gqa": "leave it out, key may always have fewer heads than query",
+}
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -45,7 +51,8 @@ def attend(
 def _visibility(function: str, keywords: VisibilityKeywords) -> Visibility:
     for name in keywords:
         if name not in Visibility.__slots__:
-            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+            hint = f": {INSTEAD_OF_SDPA[name]}" if name in INSTEAD_OF_SDPA else ""
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
     return Visibility(**keywords) if keywords else DEFAULT
 
 

@@ -14,9 +14,17 @@ Importing this package registers the attention implementation "scale_invariant",
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.nn.modules.module import register_module_module_registration_hook
+
+if TYPE_CHECKING:
+    from ._conversion import convert
+    from ._gpt_model import ScaleInvariantGPTConfig, ScaleInvariantGPTForCausalLM
+    from ._scores import Calibration, measure_scores, transformers_scores
+    from .continued_pretraining import PretrainingRecipe, continue_pretraining
+    from .export import open_from_transformers, save_for_transformers
+    from .extension import Extension, extend
 
 # Imported on first use.
 _HOMES = {
@@ -34,7 +42,20 @@ _HOMES = {
     "transformers_scores": "_scores",
 }
 
-__all__ = list(_HOMES)
+__all__ = [
+    "Calibration",
+    "Extension",
+    "PretrainingRecipe",
+    "ScaleInvariantGPTConfig",
+    "ScaleInvariantGPTForCausalLM",
+    "continue_pretraining",
+    "convert",
+    "extend",
+    "measure_scores",
+    "open_from_transformers",
+    "save_for_transformers",
+    "transformers_scores",
+]
 
 
 def __getattr__(name: str) -> Any:

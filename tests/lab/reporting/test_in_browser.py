@@ -246,3 +246,18 @@ def test_paper_is_light_and_whole(opened):
     opened.run("dispatchEvent(new Event('afterprint'))")
     opened.settle()
     assert opened.run("document.documentElement.dataset.theme") == "dark"
+
+
+def test_inside_another_page_it_is_as_high_as_its_content_and_follows_its_theme(tab, tmp_path):
+    (tmp_path / "explorer.html").write_text(render_page([], title="Explorer"))
+    outside = tmp_path / "outside.html"
+    outside.write_text(
+        "<!doctype html><script>heights = []; onmessage = ({ data, source }) => {"
+        "if (data.ready) source.postMessage({ theme: 'dark' }, '*');"
+        "if (data.height) heights.push(data.height); }</script>"
+        "<iframe src='explorer.html' width='900' height='300'></iframe>"
+    )
+    tab.open(outside)
+    look = "const look = () => heights.length ? done(heights.at(-1)) : setTimeout(look, 50);"
+    assert tab.run(f"new Promise(done => {{ {look} look(); }})") > 900
+    assert tab.complaints() == []

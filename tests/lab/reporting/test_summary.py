@@ -107,3 +107,11 @@ def test_the_step_at_which_a_training_begins_to_copy():
     table = passing_table([through, never, record("yarn", 0, (1.0, 1.0, 1.0))])
     # 31 of 50 steps at 1.0 and 19 at 1.5 have a mean below 1.2; YaRN is not trained itself.
     assert table.splitlines()[2:] == ["| ALiBi | 331 |", "| RoPE | never |"]
+
+
+def test_the_readme_does_not_list_comparisons_that_one_seed_cannot_decide():
+    section = readme_section(
+        [size(LOSSES, NEEDLES, seeds=(0,))], figure="it.png", figures_at="docs"
+    )
+    assert "One seed does not decide" in " ".join(section.split())
+    assert "against" not in section

@@ -147,7 +147,9 @@ class ExtensionTrial(ConversionTrial):
 
     def _converted(self, model: Any, factor: float) -> Any:
         config, named = self.config, dict(self.config.scheme_options)
-        rotary = {} if config.rotary is None else {"rotary": config.rotary, "factor": factor}
+        rotary: dict[str, Any] = (
+            {} if config.rotary is None else {"rotary": config.rotary, "factor": factor}
+        )
         if config.calibrated:
             base = {name: it for name, it in named.items() if name == "base"}
             plain = "p-rope" if config.rotary is None else "rope"

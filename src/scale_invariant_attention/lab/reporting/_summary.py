@@ -176,6 +176,7 @@ def readme_section(sizes: Sequence[Size], *, figure: str, figures_at: str) -> st
         "readme.md",
         sizes=described,
         outcomes=outcomes,
+        undecided=list(outcomes) == [OUTCOMES["one seed"]],
         recommended=RECOMMENDED,
         figure=figure,
         figures_at=figures_at,

@@ -1,4 +1,4 @@
-// The controls of the page: which lines are shown, and light or dark.
+// The controls of the page: which lines are shown, light or dark, and its height inside another page.
 "use strict";
 
 (() => {
@@ -38,6 +38,20 @@
   });
   system.addEventListener("change", themed);
   themed();
+
+  // Inside another page: without the header, as high as its content, in the theme of that page.
+  if (parent !== window) {
+    root.classList.add("framed");
+    const tellHeight = () => parent.postMessage({ height: root.offsetHeight }, "*");
+    new ResizeObserver(tellHeight).observe(document.body);
+    addEventListener("message", ({ data, source }) => {
+      if (source !== parent || !["light", "dark"].includes(data?.theme)) return;
+      root.dataset.theme = data.theme;
+      themed();
+      tellHeight();
+    });
+    parent.postMessage({ ready: true }, "*");
+  }
 
   // Paper is light, and narrower than most windows.
   let before;
