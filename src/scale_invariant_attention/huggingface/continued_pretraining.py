@@ -154,6 +154,7 @@ def continue_pretraining(
     folder: str | os.PathLike[str],
     recipe: PretrainingRecipe | None = None,
     *,
+    optimiser: torch.optim.Optimizer | None = None,
     watch: Callable[[int, float], object] = lambda step, loss: None,
     **arguments: Any,
 ) -> Any:
@@ -168,6 +169,8 @@ def continue_pretraining(
             ``standard_library``) in the tokens of the model's own tokenizer.
         folder: folder for checkpoints and the trained model.
         recipe: hyperparameters, the paper's by default.
+        optimiser: of the model's parameters, whose rates follow the recipe's schedule; by default AdamW
+            with the recipe's rate and weight decay. Resuming needs one that is built in the same way.
         watch: called after every step with its number, from 1, and its loss.
         arguments: further ``TrainingArguments``: ``bf16=True``, ``gradient_checkpointing=True``.
 
@@ -190,7 +193,8 @@ def continue_pretraining(
             f"corpus with {corpus.vocab_size}: encode the text with the model's own tokenizer"
         )
     data = {"corpus": {"tokens": len(corpus), "vocab_size": corpus.vocab_size}}
-    return _train(model, WindowRows(corpus, recipe), data, Path(folder), recipe, watch, arguments)
+    rows = WindowRows(corpus, recipe)
+    return _train(model, rows, data, Path(folder), recipe, optimiser, watch, arguments)
 
 
 def fine_tune_on_task(
@@ -211,7 +215,7 @@ def fine_tune_on_task(
     """
     rows = TaskRows(task, recipe, first_length, growth_steps)
     data = {"task": {"name": type(task).__name__, "lengths": [first_length, growth_steps]}}
-    return _train(model, rows, data, Path(folder), recipe, watch, arguments)
+    return _train(model, rows, data, Path(folder), recipe, None, watch, arguments)
 
 
 def _train(
@@ -220,6 +224,7 @@ def _train(
     data: dict[str, Any],
     folder: Path,
     recipe: PretrainingRecipe,
+    optimiser: torch.optim.Optimizer | None,
     watch: Callable[[int, float], object],
     arguments: dict[str, Any],
 ) -> Any:
@@ -242,6 +247,7 @@ def _train(
         args=_training_arguments(folder, recipe, arguments),
         train_dataset=rows,
         callbacks=[_StepLog(watch)],
+        optimizers=(optimiser, None),
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=_last_checkpoint(folder))

@@ -1,5 +1,6 @@
 """Conversions: trained once, converted, fine-tuned, measured, recorded once, and resumed."""
 
+import copy
 import json
 from dataclasses import replace
 
@@ -11,9 +12,14 @@ from scale_invariant_attention import huggingface
 from scale_invariant_attention.data import SameTokens, Windows, standard_library
 from scale_invariant_attention.evaluation.retrieval import recall_accuracy
 from scale_invariant_attention.lab.experiments import extension
+from scale_invariant_attention.lab.experiments.conversions import (
+    JoinedOptimisers,
+    muon_and_adam,
+)
 from scale_invariant_attention.lab.experiments.running import run_in_turn
 from scale_invariant_attention.lab.experiments.trials import DifferentRecordError, find_record
 from scale_invariant_attention.lab.reporting import paper
+from scale_invariant_attention.training import Muon
 
 STRINGS, NEEDLES = extension.string_trials, extension.needle_trials
 
@@ -151,6 +157,51 @@ def test_recorded_trials_are_not_run_again(folder, trials):
     )
     assert done == trials
     assert not (folder / "nowhere").exists()
+
+
+def test_muon_trains_the_matrices_of_the_layers_and_adam_the_rest():
+    for family in extension.FAMILIES:
+        [trial] = extension.reported_trials("mini", ("ntk-by-length",), (0,), families=(family,))
+        model = shrunk(trial).new_model()
+        muon, adam = muon_and_adam(model, 0.02, trial.config.first).parts
+        names = {id(weight): name for name, weight in model.named_parameters()}
+        matrices, others = (
+            [names[id(weight)] for group in part.param_groups for weight in group["params"]]
+            for part in (muon, adam)
+        )
+        assert len({*matrices, *others}) == len(matrices) + len(others) == len(names)
+        assert all("layers.0." in name for name in matrices) and len(matrices) >= 4
+        assert sum("emb" in name or "head" in name for name in others) == 2
+
+
+def test_joined_optimisers_share_rates_and_keep_their_states():
+    torch.manual_seed(0)
+    weights = [torch.nn.Parameter(torch.randn(4, 4)) for _ in range(2)]
+
+    def joined():
+        return JoinedOptimisers(Muon(weights[:1], 0.1), torch.optim.AdamW(weights[1:], 0.2))
+
+    def step(optimiser):
+        for weight in weights:
+            weight.grad = torch.ones(4, 4)
+        optimiser.step()
+
+    one = joined()
+    step(one)
+    held = copy.deepcopy(one.state_dict()), [weight.detach().clone() for weight in weights]
+    step(one)
+    expected = [weight.detach().clone() for weight in weights]
+    other = joined()
+    other.load_state_dict(held[0])
+    for weight, before in zip(weights, held[1], strict=True):
+        weight.data.copy_(before)
+    step(other)
+    assert all(torch.equal(*pair) for pair in zip(weights, expected, strict=True))
+    # A schedule that stops both stops every weight, also after loading.
+    for group in other.param_groups:
+        group["lr"] = 0.0
+    step(other)
+    assert all(torch.equal(*pair) for pair in zip(weights, expected, strict=True))
 
 
 def test_the_first_training_is_resumed(folder, tmp_path):

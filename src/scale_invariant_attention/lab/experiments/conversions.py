@@ -23,6 +23,7 @@ from ...huggingface.continued_pretraining import (
 )
 from ...huggingface.extension import TokenLosses
 from ...provenance import provenance
+from ...training import Muon
 from ...training.loop import Progress
 from ...training.training_data import HELD_OUT, NEEDLES, STANDARD_LIBRARY, open_task
 from ..measurements import Provenance
@@ -30,6 +31,8 @@ from ..records import Record, TrainingCurve
 from .evaluations import Evaluation, LossEvaluation
 from .trials import Trial, Watch, ignore
 
+# Of AdamW beside Muon.
+BETAS = (0.9, 0.95)
 # Sequences of the training text that scores are measured on.
 CALIBRATION_ROWS = 16
 
@@ -51,7 +54,8 @@ class ConversionConfig:
     `calibrated` gives the transform the spread of each head's scores, `with_mean` also their mean.
     `by_length` lets the factor of the rotary grow with the text. `continued` is None for a model that is
     not fine-tuned; `share` is that of its tokens in the first training's. `seed` is that of the first
-    weights and sequences, whatever the recipes say; fine-tunings have the next one.
+    weights and sequences, whatever the recipes say; fine-tunings have the next one. With a
+    `matrix_rate`, Muon trains the matrices of the layers at first, at this rate.
     """
 
     family: str
@@ -67,6 +71,7 @@ class ConversionConfig:
     by_length: bool
     model: Mapping[str, Any]
     first: PretrainingRecipe
+    matrix_rate: float | None
     continued: PretrainingRecipe | None
     needles: NeedleTuning | None
 
@@ -187,8 +192,13 @@ class ConversionTrial(Trial):
             standard_library("train"),
             self._watched(0, watch),
         )
+        optimiser = None
+        if self.config.matrix_rate is not None:
+            optimiser = muon_and_adam(model, self.config.matrix_rate, recipe)
         with _alone_in(folder):
-            return continue_pretraining(model, corpus, folder, recipe, watch=watched, use_cpu=True)
+            return continue_pretraining(
+                model, corpus, folder, recipe, optimiser=optimiser, watch=watched, use_cpu=True
+            )
 
     def new_model(self) -> Any:
         """A model with random weights."""
@@ -271,6 +281,45 @@ class ConversionTrial(Trial):
             watch(Progress(before + step, steps, loss, nan, nan, nan, None))
 
         return show
+
+
+def muon_and_adam(model: Any, matrix_rate: float, recipe: PretrainingRecipe) -> "JoinedOptimisers":
+    """Muon for the matrices of the layers, AdamW with the recipe's rate for everything else."""
+    matrices: list[Any] = []
+    others: list[Any] = []
+    for name, weight in model.base_model.named_parameters():
+        is_matrix = weight.ndim == 2 and "layers." in name
+        (matrices if is_matrix else others).append(weight)
+    inside = {id(weight) for weight in model.base_model.parameters()}
+    others += [weight for weight in model.parameters() if id(weight) not in inside]
+    adam = torch.optim.AdamW(
+        others, lr=recipe.learning_rate, betas=BETAS, weight_decay=recipe.weight_decay
+    )
+    return JoinedOptimisers(Muon(matrices, matrix_rate), adam)
+
+
+class JoinedOptimisers(torch.optim.Optimizer):
+    """Several optimisers as one, which is what Trainer takes; they share their groups with it."""
+
+    def __init__(self, *parts: torch.optim.Optimizer) -> None:
+        self.parts = parts
+        super().__init__([group for part in parts for group in part.param_groups], {})
+
+    def step(self, closure: Any = None) -> Any:
+        """Update every parameter."""
+        for part in self.parts:
+            part.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of all parts."""
+        return {str(index): part.state_dict() for index, part in enumerate(self.parts)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned."""
+        for index, part in enumerate(self.parts):
+            part.load_state_dict(state_dict[str(index)])
+        # The parts have new groups now.
+        self.param_groups = [group for part in self.parts for group in part.param_groups]
 
 
 def _alone_in(folder: Path) -> Any:
