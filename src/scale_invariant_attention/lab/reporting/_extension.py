@@ -202,12 +202,13 @@ def _choice(records: "ConversionRecords") -> dict[str, Any] | None:
 
 
 def cheap_and_lowest(records: "ConversionRecords") -> str | None:
-    """The candidate with the lowest mean loss of those that cost at most `COST` at 1x in every family.
+    """The extension with the lowest mean loss of those that cost at most `COST` at 1x in every family.
 
-    The mean is over families and lengths, each of which counts the same. None if no candidate is cheap
-    enough, or the model as trained is not recorded.
+    Only those with the calibrated transform are candidates. The mean is over families and lengths, each
+    of which counts the same. None if no candidate is cheap enough, or the model as trained is not
+    recorded.
     """
-    from ..experiments.extension import BASELINE
+    from ..experiments.extension import BASELINE, CHOICES
 
     losses: dict[str, dict[tuple[str, int], dict[int, float]]] = {}
     for it in records:
@@ -218,7 +219,7 @@ def cheap_and_lowest(records: "ConversionRecords") -> str | None:
     means = {
         name: mean(loss for by_length in mine.values() for loss in by_length.values())
         for name, mine in losses.items()
-        if name != BASELINE
+        if CHOICES[name].calibrated
         and mine.keys() == plain.keys()
         and all(it[min(it)] - plain[key][min(it)] <= COST for key, it in mine.items())
     }
