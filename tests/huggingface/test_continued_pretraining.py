@@ -171,6 +171,19 @@ def test_a_folder_of_another_training_is_refused(corpus, tmp_path):
     assert json.loads((tmp_path / "recipe.json").read_text())["recipe"]["seed"] == 0
 
 
+def test_another_optimiser_trains_and_is_part_of_the_training(corpus, tmp_path):
+    def still(model):
+        return torch.optim.SGD(model.parameters(), lr=0.0)
+
+    model = converted()
+    before = copy.deepcopy(model)
+    assert same(trained(model, corpus, tmp_path, optimiser=still(model)), before)
+    again = converted()
+    assert same(trained(again, corpus, tmp_path, optimiser=still(again)), before)
+    with pytest.raises(ValueError, match="has another optimiser"):
+        trained(converted(), corpus, tmp_path)
+
+
 def test_tokens_of_another_vocabulary_are_refused(corpus, tmp_path):
     corpus = copy.copy(corpus)
     corpus.vocab_size = 97

@@ -235,6 +235,7 @@ def _train(
         "recipe": asdict(recipe),
         "scheme": None if settings is None else settings.to_dict(),
         "model": fingerprint(model),
+        "optimiser": None if optimiser is None else _groups(optimiser),
         **data,
     }
     check_same(folder / RECIPE, described, "training")
@@ -263,6 +264,11 @@ def _train(
     if trainer.is_world_process_zero():
         finish_growing(folder / MODEL)
     return model
+
+
+def _groups(optimiser: torch.optim.Optimizer) -> list[dict[str, float]]:
+    """Learning rate and number of weights of each group."""
+    return [{"lr": it["lr"], "weights": len(it["params"])} for it in optimiser.param_groups]
 
 
 def training_log(folder: str | os.PathLike[str]) -> dict[str, list[float]]:
