@@ -12,11 +12,15 @@ if find_spec("transformers") is None:
         "src/scale_invariant_attention/huggingface/*",
         "tests/huggingface/*",
         # Users of the integration in other packages.
+        "docs/extending.md",
         "src/scale_invariant_attention/lab/experiments/conversions.py",
-        "src/scale_invariant_attention/lab/experiments/table4.py",
+        "src/scale_invariant_attention/lab/experiments/extension.py",
         "tests/cli/test_diagnose_transformers.py",
         "tests/cli/test_export.py",
-        "tests/cli/test_reproduce_table4.py",
+        "tests/cli/test_extend.py",
+        "tests/cli/test_reproduce_extension.py",
         "tests/lab/experiments/test_conversions.py",
+        "tests/lab/experiments/test_extension.py",
         "tests/lab/reporting/test_conversion_section.py",
+        "tests/lab/reporting/test_extension_section.py",
     ]

@@ -1,8 +1,12 @@
 """Recall: which predictions count as recalled."""
 
+import math
+
 import pytest
 import torch
 
+from scale_invariant_attention.data import get_encoding, standard_library
+from scale_invariant_attention.data.strings import RepeatedStringTask
 from scale_invariant_attention.data.tasks import RecallTask
 from scale_invariant_attention.evaluation.retrieval import recall_accuracy
 
@@ -37,6 +41,30 @@ def test_forgotten_values_are_not_counted():
     # Half of the pairs come later, and one value in eight is the guessed one.
     assert share.count == 1600
     assert share.mean == pytest.approx(0.5 * (1 + 1 / 8), abs=0.06)
+
+
+def test_the_loss_is_that_of_scored_tokens():
+    """A model that is sure of every value and of nothing else."""
+    found = recall_accuracy(lambda tokens: 100 * Oracle()(tokens), TASK, length=64, examples=3)
+    assert found.loss == pytest.approx(0, abs=1e-6)
+    guessed = recall_accuracy(lambda tokens: 0 * Oracle()(tokens), TASK, length=64, examples=3)
+    assert guessed.loss == pytest.approx(math.log(TASK.vocab_size))
+
+
+def test_an_induction_head_continues_repeated_strings():
+    task = RepeatedStringTask(standard_library("validation"), get_encoding("bytes"), 12, 6)
+
+    def copy(tokens):
+        """After the last six tokens, what followed them at first; no text has six such letters."""
+        logits = torch.zeros(*tokens.shape, 256)
+        for row, line in enumerate(tokens.tolist()):
+            for end in range(7, len(line) + 1):
+                start = next(i for i in range(end) if line[i : i + 6] == line[end - 6 : end])
+                logits[row, end - 1, line[start + 6] if start + 6 < len(line) else 0] = 1
+        return logits
+
+    found = recall_accuracy(copy, task, length=64, examples=4)
+    assert (found.hits, found.count) == (24, 24)
 
 
 def test_many_examples_are_scored_in_parts():

@@ -9,10 +9,13 @@ import torch
 from hugging_face_models import converted, some_tokens, tiny
 
 from scale_invariant_attention.data import TokenStream, Windows
+from scale_invariant_attention.data.tasks import NOT_SCORED, RecallTask, TaskBatches
 from scale_invariant_attention.huggingface.continued_pretraining import (
     PretrainingRecipe,
+    TaskRows,
     WindowRows,
     continue_pretraining,
+    fine_tune_on_task,
     training_log,
 )
 
@@ -64,6 +67,40 @@ def test_the_first_loss_is_the_models_loss_on_the_first_windows(corpus, tmp_path
     assert seen == list(enumerate(log["loss"], start=1))
     assert len(log["seconds"]) == RECIPE.steps == 8
     assert out.config.scale_invariant_attention["scheme"] == "scale-invariant-p-rope"
+
+
+TASK = RecallTask(keys=8, values=8, noise=8, pairs=2, queries=1)
+
+
+def test_rows_of_a_task_are_its_examples_and_grow():
+    rows = TaskRows(TASK, RECIPE, first_length=8, growth_steps=4)
+    batches = TaskBatches(TASK, length=16, batch_size=4, first_length=8, growth_steps=4)
+    assert len(rows) == 32
+    for step in (0, 3, 7):
+        inputs, targets = batches[step]
+        for index in range(4):
+            row = rows[4 * step + index]
+            assert torch.equal(row["input_ids"][:-1], inputs[index])
+            assert torch.equal(row["labels"][1:], targets[index])
+            # The answer is there to be learned, and nothing else is scored.
+            [at] = (row["labels"] != NOT_SCORED).nonzero().flatten().tolist()
+            assert row["input_ids"][at] == row["labels"][at]
+    assert len(rows[0]["input_ids"]) == 8 and len(rows[31]["input_ids"]) == 16
+
+
+def test_a_model_is_fine_tuned_on_a_task(tmp_path):
+    model = converted()
+    rows = [TaskRows(TASK, RECIPE)[row] for row in range(4)]
+    ids, labels = (torch.stack([row[name] for row in rows]) for name in ("input_ids", "labels"))
+    with torch.no_grad():
+        expected = model(ids, labels=labels).loss.item()
+    out = fine_tune_on_task(model, TASK, tmp_path, RECIPE, use_cpu=True)
+    log = training_log(tmp_path)
+    assert log["loss"][0] == pytest.approx(expected, rel=1e-5) and len(log["loss"]) == 8
+    again = fine_tune_on_task(converted(), TASK, tmp_path, RECIPE, use_cpu=True)
+    assert same(out, again)
+    with pytest.raises(ValueError, match="has another task"):
+        fine_tune_on_task(converted(), TASK, tmp_path, RECIPE, growth_steps=2, use_cpu=True)
 
 
 class InterruptedTrainingError(Exception):
@@ -132,6 +169,19 @@ def test_a_folder_of_another_training_is_refused(corpus, tmp_path):
     with pytest.raises(ValueError, match="has another model: pass another folder"):
         trained(other, corpus, tmp_path)
     assert json.loads((tmp_path / "recipe.json").read_text())["recipe"]["seed"] == 0
+
+
+def test_another_optimiser_trains_and_is_part_of_the_training(corpus, tmp_path):
+    def still(model):
+        return torch.optim.SGD(model.parameters(), lr=0.0)
+
+    model = converted()
+    before = copy.deepcopy(model)
+    assert same(trained(model, corpus, tmp_path, optimiser=still(model)), before)
+    again = converted()
+    assert same(trained(again, corpus, tmp_path, optimiser=still(again)), before)
+    with pytest.raises(ValueError, match="has another optimiser"):
+        trained(converted(), corpus, tmp_path)
 
 
 def test_tokens_of_another_vocabulary_are_refused(corpus, tmp_path):

@@ -15,10 +15,10 @@ LOSS = RESULTS / "mini-500" / "rope-seed-0.json"
 
 def kind_of(path):
     """The class of the configuration of a record."""
-    if not path.name.startswith("table4-"):
+    if not path.name.startswith("extension-"):
         return TrainingConfig
     pytest.importorskip("transformers")
-    from scale_invariant_attention.lab.experiments.table4 import ConversionConfig
+    from scale_invariant_attention.lab.experiments.conversions import ConversionConfig
 
     return ConversionConfig
 

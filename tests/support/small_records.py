@@ -12,6 +12,7 @@ from scale_invariant_attention.lab.measurements import (
     NeedleTable,
     Provenance,
     RecallShare,
+    StringShare,
 )
 from scale_invariant_attention.lab.records import Record, TrainingCurve, Validation
 
@@ -64,6 +65,25 @@ def recall_record(scheme, seed, shares):
         for length, share in zip(trial.evaluation.lengths, shares, strict=True)
     ]
     return record_of(trial, recall=tuple(rows))
+
+
+def conversion_record(trial, values):
+    """A record of a converted model with these losses, or shares of what its evaluation counts."""
+    found = list(zip(trial.evaluation.lengths, values, strict=False))
+    shares = [(n, round(100 * it), 100, 0.0, 1.0) for n, it in found]
+    measured = {
+        "LossEvaluation": lambda: {"losses": tuple(LengthLoss(*it, 0.02, 65_536) for it in found)},
+        "StringEvaluation": lambda: {
+            "strings": tuple(StringShare(*it, 3.0 - it[1] / 100) for it in shares)
+        },
+        "NeedleEvaluation": lambda: {
+            "needles": NeedleTable(
+                tuple(NeedleShare(n, 50, *counted, -1.0) for n, *counted in shares), ()
+            )
+        },
+    }[type(trial.evaluation).__name__]()
+    made = record_of(trial, **measured)
+    return replace(made, provenance=replace(PROVENANCE, transformers="5.0.0"))
 
 
 def record_of(trial, **measured):

@@ -55,6 +55,7 @@ def _parameters(experiment: Experiment) -> list[Parameter]:
         "schemes": text(compared, "NAME,NAME"),
         "values": text(compared, "X,X,..."),
         "candidates": text(compared, "NAME,NAME"),
+        "families": text("Families of models; default: all.", "NAME,NAME"),
         "seeds": count(f"Number of seeds, counted from {experiment.first_seed}."),
         "lengths": text("Context lengths to evaluate; default: the scale's.", "N,N,..."),
         "tokens": count("Tokens to score at each length; default: the scale's."),
@@ -129,6 +130,8 @@ def _trials(
         if "lengths" in sizes:
             sizes["lengths"] = numbers("--lengths", sizes["lengths"])
         changes["evaluation"] = sizes
+    if experiment.has_families:
+        changes["families"] = tuple((given["families"] or "").replace(",", " ").split())
     if experiment.starts_from_training:
         before = (given["before"] or "").split()
         changes["before"] = parse_fields([f"--{field}" for field in before])

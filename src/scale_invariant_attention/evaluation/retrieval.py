@@ -1,4 +1,4 @@
-"""Retrieval: needles that a model finds in a haystack, by length and depth, and associative recall."""
+"""Retrieval: needles that a model finds in a haystack, by length and depth, and recall in tasks."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from ..data.needles import Needle, NeedleExample, NeedleFormat, NeedleTask
-from ..data.tasks import NOT_SCORED, RecallTask, TaskExamples
+from ..data.tasks import NOT_SCORED, Task, TaskExamples
 from ..model import GPT, left_padded
 from .losses import rows_at_once, token_losses
 
@@ -80,6 +82,13 @@ class Share:
     def __str__(self) -> str:
         low, high = self.interval
         return f"{self.mean:.3f} ({low:.3f} to {high:.3f})"
+
+
+@dataclass(frozen=True)
+class Recall(Share):
+    """The share of scored tokens that a model predicts, and their mean loss in nats."""
+
+    loss: float
 
 
 @dataclass(frozen=True)
@@ -209,23 +218,30 @@ def _answers(
 
 @torch.no_grad()
 def recall_accuracy(
-    model: GPT, task: RecallTask, length: int, examples: int, *, device: torch.device | str = "cpu"
-) -> Share:
-    """Count queried keys whose most likely next token is their value, in examples 0 to `examples - 1`.
+    model: Callable[[Tensor], Tensor],
+    task: Task,
+    length: int,
+    examples: int,
+    *,
+    device: torch.device | str = "cpu",
+) -> Recall:
+    """Count scored tokens that a model predicts as most likely, in examples 0 to `examples - 1`.
 
-    Earlier queries of a sequence are followed by their right values, whatever the model predicted.
+    Earlier scored tokens of a sequence are the right ones, whatever the model predicted.
 
+    >>> from scale_invariant_attention.data.tasks import RecallTask
     >>> from scale_invariant_attention.model import GPTConfig
     >>> task = RecallTask(keys=4, values=4, noise=2, pairs=2, queries=2)
     >>> config = GPTConfig(vocab_size=task.vocab_size, layers=1, width=16, heads=2)
     >>> recall_accuracy(GPT(config), task, length=32, examples=3).count
     6
     """
-    hits = count = 0
+    hits, count, loss = 0, 0, 0.0
     numbered = TaskExamples(task, (length,), examples)
     for tokens, targets in numbered.batches(length, batch_size=rows_at_once(length)):
         scored = targets != NOT_SCORED
-        likeliest = model(tokens.to(device)).argmax(-1).cpu()
-        hits += int((likeliest == targets)[scored].sum())
+        logits = model(tokens.to(device)).cpu()[scored]
+        hits += int((logits.argmax(-1) == targets[scored]).sum())
         count += int(scored.sum())
-    return Share(hits, count)
+        loss += float(F.cross_entropy(logits.double(), targets[scored], reduction="sum"))
+    return Recall(hits, count, loss / count)

@@ -36,6 +36,7 @@ _HOMES = {
     "continue_pretraining": "continued_pretraining",
     "convert": "_conversion",
     "extend": "extension",
+    "fine_tune_on_task": "continued_pretraining",
     "measure_scores": "_scores",
     "open_from_transformers": "export",
     "save_for_transformers": "export",

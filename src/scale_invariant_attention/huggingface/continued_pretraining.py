@@ -20,6 +20,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 
 from ..arguments import integer, positive_number
 from ..data import TokenSource, Windows
+from ..data.tasks import NOT_SCORED, Task, TaskBatches
 from ..files import finish_growing, growing_path, replace_file
 from . import settings as held
 from ._attention import NAME
@@ -110,12 +111,50 @@ class WindowRows(Dataset[dict[str, Tensor]]):
         return {"input_ids": tokens, "labels": tokens}
 
 
+class TaskRows(Dataset[dict[str, Tensor]]):
+    """Examples of a task as a dataset for Trainer, in the order of :class:`TaskBatches`.
+
+    >>> from scale_invariant_attention.data.tasks import RecallTask
+    >>> recipe = PretrainingRecipe(tokens=1000, length=100, batch_size=2)
+    >>> row = TaskRows(RecallTask(queries=2), recipe)[1]
+    >>> row["input_ids"].shape, int((row["labels"] != NOT_SCORED).sum())
+    (torch.Size([100]), 2)
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        recipe: PretrainingRecipe,
+        first_length: int | None = None,
+        growth_steps: int = 0,
+    ) -> None:
+        self._batches = TaskBatches(
+            task,
+            length=recipe.length,
+            batch_size=recipe.batch_size,
+            first_length=first_length,
+            growth_steps=growth_steps,
+        )
+        self._steps, self._size = recipe.steps, recipe.batch_size
+
+    def __len__(self) -> int:
+        return self._steps * self._size
+
+    def __getitem__(self, row: int) -> dict[str, Tensor]:
+        step, index = divmod(row, self._size)
+        inputs, targets = (it[0] for it in self._batches.rank(index, of=self._size)[step])
+        # transformers models shift labels themselves: a token has the label of its own position.
+        labels = torch.cat([torch.tensor([NOT_SCORED]), targets])
+        return {"input_ids": torch.cat([inputs, targets[-1:]]), "labels": labels}
+
+
 def continue_pretraining(
     model: Any,
     corpus: TokenSource,
     folder: str | os.PathLike[str],
     recipe: PretrainingRecipe | None = None,
     *,
+    optimiser: torch.optim.Optimizer | None = None,
     watch: Callable[[int, float], object] = lambda step, loss: None,
     **arguments: Any,
 ) -> Any:
@@ -130,6 +169,8 @@ def continue_pretraining(
             ``standard_library``) in the tokens of the model's own tokenizer.
         folder: folder for checkpoints and the trained model.
         recipe: hyperparameters, the paper's by default.
+        optimiser: of the model's parameters, whose rates follow the recipe's schedule; by default AdamW
+            with the recipe's rate and weight decay. Resuming needs one that is built in the same way.
         watch: called after every step with its number, from 1, and its loss.
         arguments: further ``TrainingArguments``: ``bf16=True``, ``gradient_checkpointing=True``.
 
@@ -146,19 +187,56 @@ def continue_pretraining(
     2
     """
     recipe = recipe or PretrainingRecipe()
-    folder = Path(folder)
     if corpus.vocab_size > model.config.vocab_size:
         raise ValueError(
             f"corpus must have tokens below the model's vocab_size, {model.config.vocab_size}, got a "
             f"corpus with {corpus.vocab_size}: encode the text with the model's own tokenizer"
         )
+    data = {"corpus": {"tokens": len(corpus), "vocab_size": corpus.vocab_size}}
+    rows = WindowRows(corpus, recipe)
+    return _train(model, rows, data, Path(folder), recipe, optimiser, watch, arguments)
+
+
+def fine_tune_on_task(
+    model: Any,
+    task: Task,
+    folder: str | os.PathLike[str],
+    recipe: PretrainingRecipe,
+    *,
+    first_length: int | None = None,
+    growth_steps: int = 0,
+    watch: Callable[[int, float], object] = lambda step, loss: None,
+    **arguments: Any,
+) -> Any:
+    """Fine-tune a model on a task whose last token is scored, such as needles, and return it.
+
+    As :func:`continue_pretraining`. Sequences grow from `first_length` to the recipe's length at step
+    `growth_steps`; the recipe counts the tokens of all sequences as if they had its length.
+    """
+    rows = TaskRows(task, recipe, first_length, growth_steps)
+    data = {"task": {"name": type(task).__name__, "lengths": [first_length, growth_steps]}}
+    return _train(model, rows, data, Path(folder), recipe, None, watch, arguments)
+
+
+def _train(
+    model: Any,
+    rows: Dataset[dict[str, Tensor]],
+    data: dict[str, Any],
+    folder: Path,
+    recipe: PretrainingRecipe,
+    optimiser: torch.optim.Optimizer | None,
+    watch: Callable[[int, float], object],
+    arguments: dict[str, Any],
+) -> Any:
+    """Train a model on rows, which `data` describes; see :func:`continue_pretraining`."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = held.read(model.config)
     described = {
         "recipe": asdict(recipe),
         "scheme": None if settings is None else settings.to_dict(),
         "model": fingerprint(model),
-        "corpus": {"tokens": len(corpus), "vocab_size": corpus.vocab_size},
+        "optimiser": None if optimiser is None else _groups(optimiser),
+        **data,
     }
     check_same(folder / RECIPE, described, "training")
     if (folder / MODEL / "config.json").exists():
@@ -168,8 +246,9 @@ def continue_pretraining(
     trainer = Trainer(
         model=model,
         args=_training_arguments(folder, recipe, arguments),
-        train_dataset=WindowRows(corpus, recipe),
+        train_dataset=rows,
         callbacks=[_StepLog(watch)],
+        optimizers=(optimiser, None),
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=_last_checkpoint(folder))
@@ -185,6 +264,11 @@ def continue_pretraining(
     if trainer.is_world_process_zero():
         finish_growing(folder / MODEL)
     return model
+
+
+def _groups(optimiser: torch.optim.Optimizer) -> list[dict[str, float]]:
+    """Learning rate and number of weights of each group."""
+    return [{"lr": it["lr"], "weights": len(it["params"])} for it in optimiser.param_groups]
 
 
 def training_log(folder: str | os.PathLike[str]) -> dict[str, list[float]]:

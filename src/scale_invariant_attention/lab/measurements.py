@@ -54,6 +54,18 @@ class RecallShare(_Counted):
 
 
 @dataclass(frozen=True)
+class StringShare(_Counted):
+    """Letters of repeated strings predicted at one context length, and their mean loss in nats."""
+
+    length: int
+    found: int
+    count: int
+    low: float
+    high: float
+    loss: float
+
+
+@dataclass(frozen=True)
 class NeedleShare(_Counted):
     """Needles found at one context length; `log_probability` is the mean over needles, in nats."""
 

@@ -19,11 +19,12 @@ from .experiments.evaluations import (
     LossEvaluation,
     NeedleEvaluation,
     RecallEvaluation,
+    StringEvaluation,
 )
-from .measurements import LengthAttention, NeedleTable, Provenance, RecallShare
+from .measurements import LengthAttention, NeedleTable, Provenance, RecallShare, StringShare
 
 if TYPE_CHECKING:
-    from .experiments.table4 import ConversionConfig
+    from .experiments.conversions import ConversionConfig
 
 # The measurement that a record is about, and the evaluation that made it.
 EVALUATIONS: Mapping[str, type[Any]] = {
@@ -31,6 +32,7 @@ EVALUATIONS: Mapping[str, type[Any]] = {
     "needles": NeedleEvaluation,
     "recall": RecallEvaluation,
     "attention": AttentionEvaluation,
+    "strings": StringEvaluation,
 }
 
 T = TypeVar("T")
@@ -67,7 +69,8 @@ class Record(Generic[ConfigT_co]):
     """Configuration and measurements of one trial; `name` is that of its file.
 
     `trained_as` names the trial whose weights were measured: mostly itself. Of `losses` (which come
-    with `by_position`), `needles`, `recall` and `attention`, it has the one that `evaluation` measures.
+    with `by_position`), `needles`, `recall`, `attention` and `strings`, it has the one that `evaluation`
+    measures.
     """
 
     # In the order in which they are written.
@@ -79,6 +82,7 @@ class Record(Generic[ConfigT_co]):
     needles: NeedleTable | None = None
     recall: tuple[RecallShare, ...] | None = None
     attention: tuple[LengthAttention, ...] | None = None
+    strings: tuple[StringShare, ...] | None = None
     corpus: str | None = None
     training: TrainingCurve
     validation: tuple[Validation, ...] | None = None
@@ -120,6 +124,14 @@ class Record(Generic[ConfigT_co]):
     def recall_by_length(self) -> dict[int, float]:
         """Share of values recalled by context length."""
         return {row.length: row.share for row in self.measured("recall")}
+
+    def strings_by_length(self) -> dict[int, float]:
+        """Share of the letters of repeated strings that were predicted, by context length."""
+        return {row.length: row.share for row in self.measured("strings")}
+
+    def string_losses_by_length(self) -> dict[int, float]:
+        """Loss of the letters of repeated strings by context length."""
+        return {row.length: row.loss for row in self.measured("strings")}
 
     def recent_share_by_length(self) -> dict[int, float]:
         """Share of attention on the nearest tokens by context length."""

@@ -1,5 +1,6 @@
 """Training of a GPT: recipes, the loop, its optimisers, and runs that can be killed and resumed."""
 
+from ._muon import Muon
 from ._optimisers import LearningRates, Optimisers, build_optimisers
 from ._schedules import Cosine, Trapezoid
 from .config import TrainingConfig
@@ -12,6 +13,7 @@ __all__ = [
     "Cosine",
     "DivergedError",
     "LearningRates",
+    "Muon",
     "Optimisers",
     "Progress",
     "StoppedError",

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..arguments import check_field_names
 from ..data import (
@@ -67,7 +67,27 @@ def open_training_data(config: "TrainingConfig", rank: int = 0, ranks: int = 1) 
     return TrainingData(batches.rank(rank, of=ranks), validation, sizes)
 
 
-def open_task(config: "TrainingConfig", split: str, seed: int) -> Task:
+class TaskConfig(Protocol):
+    """The fields of a configuration that describe its text and its task."""
+
+    @property
+    def data(self) -> str:
+        """See :func:`open_corpus`."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens of the vocabulary."""
+
+    @property
+    def task(self) -> str:
+        """One of :data:`TASKS`."""
+
+    @property
+    def task_options(self) -> Mapping[str, Any]:
+        """Fields of the task."""
+
+
+def open_task(config: TaskConfig, split: str, seed: int) -> Task:
     """Open the task of a configuration on a split of its data."""
     if config.task == NEEDLES:
         corpus = open_corpus(config.data, split, config.vocab_size)

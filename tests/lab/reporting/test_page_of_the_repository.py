@@ -11,7 +11,9 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_the_page_of_the_repository_agrees_with_its_records(tmp_path):
-    pytest.importorskip("transformers", reason="the trials of Table 4 are described in its terms")
+    pytest.importorskip(
+        "transformers", reason="the trials of extensions are described in its terms"
+    )
     results = ROOT / "results"
     readme = tmp_path / "README.md"
     readme.write_text((ROOT / "README.md").read_text())

@@ -74,6 +74,8 @@ class Experiment:
     """Whether trainings start from others, whose fields can be set too."""
     in_one_process: bool = False
     """Whether trials run in turn at every scale, and take no fields of ``TrainingConfig``."""
+    has_families: bool = False
+    """Whether models of several families are compared."""
     row: Sequence[str] = ("scheme",)
     """The attributes of a configuration that name its row, where schemes are compared."""
     shown: str = "losses_by_length"
@@ -88,6 +90,7 @@ class Experiment:
             *(("lengths", self.size) if self.size else ()),
             *(("before",) if self.starts_from_training else ()),
             *(() if self.in_one_process else ("workers", "device")),
+            *(("families",) if self.has_families else ()),
         )
 
     @property
@@ -178,6 +181,22 @@ def _choice(name: str, help_text: str, builder: str, **fields: Any) -> Experimen
     )
 
 
+def _extension(name: str, help_text: str, builder: str, **fields: Any) -> Experiment:
+    return Experiment(
+        name,
+        f"{help_text}\n\nResumes as table1 does. Two processes can share the work if each is given "
+        f"other families. Needs transformers, as table4 does.",
+        builder,
+        scales=("mini",),
+        compares="candidates",
+        default="all",
+        in_one_process=True,
+        has_families=True,
+        row=("label",),
+        **fields,
+    )
+
+
 EXPERIMENTS: Mapping[str, Experiment] = {
     it.name: it
     for it in (
@@ -206,41 +225,43 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "table4",
             "Table 4: loss by length of a Llama that was trained with RoPE, converted to every scheme "
             "and fine-tuned.\n\n"
-            "Resumes as table1 does. Two processes can share the work if each is given other schemes. "
-            "Needs transformers: pip install 'scale-invariant-attention[huggingface]'.",
-            "table4.conversion_trials",
+            "These are trials of extension, and are recorded once. Resumes as table1 does. Needs "
+            "transformers: pip install 'scale-invariant-attention[huggingface]'.",
+            "extension.table4_trials",
             scales=("mini",),
-            seeds=1,
             default="the paper's ten",
             size=None,
             in_one_process=True,
             row=("label",),
         ),
-        Experiment(
+        _extension(
             "extension",
             "Models of three families, trained with RoPE and extended in several ways: loss by length, "
-            "untrained and after 1 and 10 % of the tokens.\n\n"
-            "Resumes as table1 does. Two processes can share the work if each is given other "
-            "candidates. Needs transformers, as table4 does.",
+            "untrained and after 1 and 10 % of the tokens.",
             "extension.reported_trials",
-            scales=("mini",),
-            compares="candidates",
-            default="all",
-            in_one_process=True,
-            row=("label",),
         ),
-        Experiment(
+        _extension(
             "extension-choice",
-            "How rotary and tau of an extension were chosen.\n\n"
-            "Seeds and text are others than those of the table. Resumes as table1 does.",
+            "How rotary and tau of an extension were chosen, with other seeds and text than those of "
+            "the tables.",
             "extension.choice_trials",
-            scales=("mini",),
-            seeds=2,
+            seeds=1,
             first_seed=SELECTION_SEED,
-            compares="candidates",
-            default="all",
-            in_one_process=True,
-            row=("label",),
+        ),
+        _extension(
+            "extension-strings",
+            "Random strings before a text and again after it: the share of their letters that extended "
+            "models without fine-tuning predict, by length.",
+            "extension.string_trials",
+            size="examples",
+            shown="strings_by_length",
+        ),
+        _extension(
+            "extension-needles",
+            "Needles that extended models find after fine-tuning, by length.",
+            "extension.needle_trials",
+            size="examples",
+            shown="needles_by_length",
         ),
         Experiment(
             "recall",

@@ -12,14 +12,20 @@ from ...analysis import attention_by_length, gpt_scores
 from ...analysis.ranges import DECADE
 from ...data import SameTokens, TokenStream, document_spans, spread_windows
 from ...data.needles import NeedleTask
+from ...data.strings import RepeatedStringTask
 from ...data.tasks import RecallTask
 from ...evaluation import loss_by_length, loss_by_position
 from ...evaluation.retrieval import depth_edges, find_needles, needle_table, recall_accuracy
 from ...model import GPT
-from ...training import TrainingConfig
-from ...training.training_data import HELD_OUT, open_corpus, open_task
+from ...training.training_data import (
+    HELD_OUT,
+    TaskConfig,
+    corpus_encoding,
+    open_corpus,
+    open_task,
+)
 from .._schema import from_json, omitted_if_none
-from ..measurements import LengthAttention, NeedleTable, RecallShare
+from ..measurements import LengthAttention, NeedleTable, RecallShare, StringShare
 
 TaskT = TypeVar("TaskT", NeedleTask, RecallTask)
 
@@ -31,11 +37,11 @@ class Evaluation(ABC):
     lengths: tuple[int, ...]
 
     @abstractmethod
-    def check(self, config: TrainingConfig) -> None:
+    def check(self, config: TaskConfig) -> None:
         """Refuse what could not be measured of a model trained like this, before hours of training."""
 
     @abstractmethod
-    def measure(self, model: GPT, config: TrainingConfig, device: torch.device) -> dict[str, Any]:
+    def measure(self, model: GPT, config: TaskConfig, device: torch.device) -> dict[str, Any]:
         """The measurements, by the names of their fields in a ``Record``."""
 
     def changed(self, changes: Mapping[str, Any] | None) -> Self:
@@ -53,11 +59,11 @@ class LossEvaluation(Evaluation):
     tokens: int
     skip: int | None = omitted_if_none()
 
-    def check(self, config: TrainingConfig) -> None:
+    def check(self, config: TaskConfig) -> None:
         """See :class:`Evaluation`."""
         self._same_tokens(_corpus(config))
 
-    def measure(self, model: GPT, config: TrainingConfig, device: torch.device) -> dict[str, Any]:
+    def measure(self, model: GPT, config: TaskConfig, device: torch.device) -> dict[str, Any]:
         """See :class:`Evaluation`; there are no losses by position if no document is long enough."""
         corpus, longest = _corpus(config), max(self.lengths)
         losses = loss_by_length(model, self._same_tokens(corpus), device=device)
@@ -86,11 +92,11 @@ class AttentionEvaluation(Evaluation):
     ratio: float = DECADE
     recent: int = 100
 
-    def check(self, config: TrainingConfig) -> None:
+    def check(self, config: TaskConfig) -> None:
         """See :class:`Evaluation`."""
         spread_windows(_corpus(config), max(self.lengths), 1)
 
-    def measure(self, model: GPT, config: TrainingConfig, device: torch.device) -> dict[str, Any]:
+    def measure(self, model: GPT, config: TaskConfig, device: torch.device) -> dict[str, Any]:
         """See :class:`Evaluation`."""
         corpus, source = _corpus(config), partial(gpt_scores, model)
         contexts = spread_windows(corpus, max(self.lengths), self.contexts).to(device)
@@ -114,13 +120,13 @@ class NeedleEvaluation(Evaluation):
     depths: int = 10
     split: str | None = omitted_if_none()
 
-    def check(self, config: TrainingConfig) -> None:
+    def check(self, config: TaskConfig) -> None:
         """See :class:`Evaluation`."""
         task = _task(config, NeedleTask, self.split)
         for length in self.lengths:
             task.example(length, 0)
 
-    def measure(self, model: GPT, config: TrainingConfig, device: torch.device) -> dict[str, Any]:
+    def measure(self, model: GPT, config: TaskConfig, device: torch.device) -> dict[str, Any]:
         """See :class:`Evaluation`."""
         task = _task(config, NeedleTask, self.split)
         results = [
@@ -140,12 +146,12 @@ class RecallEvaluation(Evaluation):
 
     examples: int
 
-    def check(self, config: TrainingConfig) -> None:
+    def check(self, config: TaskConfig) -> None:
         """See :class:`Evaluation`."""
         for length in self.lengths:
             _task(config, RecallTask).example(length, 0)
 
-    def measure(self, model: GPT, config: TrainingConfig, device: torch.device) -> dict[str, Any]:
+    def measure(self, model: GPT, config: TaskConfig, device: torch.device) -> dict[str, Any]:
         """See :class:`Evaluation`."""
         task, rows = _task(config, RecallTask), []
         for length in self.lengths:
@@ -154,11 +160,38 @@ class RecallEvaluation(Evaluation):
         return {"recall": tuple(rows)}
 
 
-def _corpus(config: TrainingConfig, split: str | None = None) -> TokenStream:
+@dataclass(frozen=True)
+class StringEvaluation(Evaluation):
+    """Repeated strings continued at `lengths` in `examples` texts each: see ``RepeatedStringTask``."""
+
+    examples: int
+    letters: int
+    prefix: int
+
+    def check(self, config: TaskConfig) -> None:
+        """See :class:`Evaluation`."""
+        for length in self.lengths:
+            self._task(config).example(length, 0)
+
+    def measure(self, model: GPT, config: TaskConfig, device: torch.device) -> dict[str, Any]:
+        """See :class:`Evaluation`."""
+        task, rows = self._task(config), []
+        # Ascending: dynamic NTK remembers the longest text.
+        for length in sorted(self.lengths):
+            found = recall_accuracy(model, task, length, self.examples, device=device)
+            rows.append(StringShare(length, found.hits, found.count, *found.interval, found.loss))
+        return {"strings": tuple(rows), "corpus": _corpus(config).fingerprint()}
+
+    def _task(self, config: TaskConfig) -> RepeatedStringTask:
+        encoding = corpus_encoding(config.data).open()
+        return RepeatedStringTask(_corpus(config), encoding, self.letters, self.prefix, HELD_OUT)
+
+
+def _corpus(config: TaskConfig, split: str | None = None) -> TokenStream:
     return open_corpus(config.data, split or "validation", config.vocab_size)
 
 
-def _task(config: TrainingConfig, kind: type[TaskT], split: str | None = None) -> TaskT:
+def _task(config: TaskConfig, kind: type[TaskT], split: str | None = None) -> TaskT:
     task = open_task(config, split or "validation", HELD_OUT)
     if not isinstance(task, kind):
         raise ValueError(

@@ -10,7 +10,9 @@ from ..records import Record, TrainingRecord
 from ..seeds import SeedRow, scheme_of, seed_rows
 
 if TYPE_CHECKING:
-    from ..experiments.table4 import ConversionConfig
+    from ..experiments.conversions import ConversionConfig
+
+    ConversionRecords = Sequence[Record[ConversionConfig]]
 
 Records = Sequence[TrainingRecord]
 
@@ -48,6 +50,16 @@ class Size:
 
 
 @dataclass(frozen=True)
+class Extensions:
+    """The records of converted models of transformers."""
+
+    losses: "ConversionRecords" = ()
+    choices: "ConversionRecords" = ()
+    strings: "ConversionRecords" = ()
+    needles: "ConversionRecords" = ()
+
+
+@dataclass(frozen=True)
 class Evidence:
     """All records that the page is made from; those of `mini` include our scheme."""
 
@@ -61,7 +73,7 @@ class Evidence:
     spread_needles: Records = ()
     attention: Records = ()
     recall: Records = ()
-    conversions: "Sequence[Record[ConversionConfig]]" = ()
+    extensions: Extensions = field(default_factory=Extensions)
 
     @classmethod
     def read(cls, results: Path) -> "Evidence":
@@ -80,7 +92,9 @@ class Evidence:
             )
         seeds = range(EXPERIMENTS["table1"].seeds)
         # Only these need transformers.
-        has_conversions = any((results / "mini").glob("table4-*.json"))
+        has_conversions = any((results / "mini").glob("extension-*.json"))
+        kinds = ("extension", "extension-choice", "extension-strings", "extension-needles")
+        converted = [recorded(kind) for kind in kinds] if has_conversions else []
         return cls(
             sizes["mini"],
             sizes["small"],
@@ -91,7 +105,7 @@ class Evidence:
             spread_needles=recorded("spread-needles"),
             attention=recorded("attention"),
             recall=recorded("recall"),
-            conversions=recorded("table4", seeds=seeds) if has_conversions else (),
+            extensions=Extensions(*converted),
         )
 
     @property

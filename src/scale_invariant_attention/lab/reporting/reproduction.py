@@ -20,9 +20,10 @@ from ..seeds import (
     seed_rows,
     with_common_seeds,
 )
-from ..tables import length_table, markdown, markdown_table
+from ..tables import length_table, markdown
 from . import _summary, paper
 from ._claims import CONVERSION_CLAIMS, NEEDLE_CLAIMS, judged
+from ._extension import extension_section
 from ._summary import RECOMMENDED
 from .attention_figures import heads_figure
 from .drawing import as_png, title_of
@@ -34,7 +35,7 @@ from .paper import OURS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from ..experiments.table4 import ConversionConfig
+    from ..experiments.conversions import ConversionConfig
 
 HEADLINE_FIGURE = "reproduction-headline.png"
 CURVES_FIGURE = "reproduction-curves.png"
@@ -43,9 +44,6 @@ HEADS_FIGURE = "reproduction-heads.png"
 
 # The share that a model finds at the training length, if it has learned the task.
 LEARNED = 0.9
-
-TRAINED, CALIBRATED = "fine-tuned", "calibrated, fine-tuned"
-WAYS = (TRAINED, CALIBRATED, "only converted", "calibrated, only converted")
 
 
 def page_and_figures(
@@ -93,7 +91,8 @@ def page_and_figures(
         lengths=_trained_lengths(evidence.lengths),
         heads=heads,
         short=_short(evidence, figures),
-        table4=conversion_section(evidence.conversions),
+        table4=conversion_section(evidence.extensions.losses),
+        extension=extension_section(evidence.extensions),
         recall=recall_section(evidence.recall),
         source=_source(evidence.trainings),
         median_minutes=median(minutes.values()),
@@ -252,18 +251,24 @@ def recall_section(records: Sequence[TrainingRecord]) -> str:
 
 
 def conversion_section(records: "Sequence[Record[ConversionConfig]]") -> str:
-    """Table 4, if our scheme and others are recorded."""
-    # As in the paper: not calibrated, and ours fine-tuned.
-    main = [
-        record
-        for record in records
-        if not record.config.calibrated
-        and (record.scheme != OURS or record.config.continued is not None)
-    ]
-    rows = seed_rows(main, scheme_of, Record.losses_by_length)
+    """Table 4, if our scheme is recorded."""
+    if not records:
+        return ""
+    from ..experiments.extension import TABLE4
+
+    scheme_by_row = {row: scheme for scheme, row in TABLE4.items()}
+
+    def scheme(record: "Record[ConversionConfig]") -> str | None:
+        config = record.config
+        is_llama = config.family == "llama"
+        return scheme_by_row.get((config.variant, config.share)) if is_llama else None
+
+    main = [record for record in records if scheme(record)]
+    found = seed_rows(main, lambda it: str(scheme(it)), Record.losses_by_length)
+    rows = {name: found[name] for name in TABLE4 if name in found}
     if OURS not in rows:
         return ""
-    ours = next(record for record in main if record.scheme == OURS)
+    ours = next(record for record in main if scheme(record) == OURS)
     in_paper = [
         f"{title_of(min(paper.TABLE4, key=lambda name: paper.TABLE4[name][index]))} at {length:,}"
         for index, length in enumerate(paper.LENGTHS)
@@ -279,8 +284,7 @@ def conversion_section(records: "Sequence[Record[ConversionConfig]]") -> str:
         lowest=_lowest(rows),
         lowest_in_paper="; ".join(in_paper),
         judgements=judged(rows, CONVERSION_CLAIMS, paper.TABLE4),
-        calibration=_calibration([it for it in records if it.scheme == OURS], rows),
-        source=_source(records),
+        source=_source(main),
     )
 
 
@@ -360,47 +364,6 @@ def _llama_parameters(model: Mapping[str, Any]) -> int:
     width, layers = model["hidden_size"], model["num_hidden_layers"]
     layer = 4 * width**2 + 3 * width * model["intermediate_size"] + 2 * width
     return int(2 * model["vocab_size"] * width + layers * layer + width)
-
-
-def _calibration(
-    records: "Sequence[Record[ConversionConfig]]", main: Mapping[str, SeedRow]
-) -> dict[str, Any] | None:
-    """Ours in all four ways, if they are recorded."""
-    rows = seed_rows(records, _way, Record.losses_by_length)
-    if not rows.keys() >= set(WAYS):
-        return None
-    lengths = list(rows[TRAINED].spreads)
-    calibrated = {**main, CALIBRATED: rows[CALIBRATED]}
-    lowest_at = [f"{n:,}" for n in lengths if lowest(calibrated, n) == [CALIBRATED]]
-    [steps] = {it.config.continued.steps for it in records if it.config.continued}
-    return {
-        "table": markdown_table(
-            (title_of(OURS), *(f"{length:,}" for length in lengths)),
-            [(way, *map(str, rows[way].spreads.values())) for way in WAYS],
-        ),
-        "gains": [_gain(rows[one], rows[other]) for one, other in (WAYS[:2], WAYS[2:])],
-        "lowest_at": f"at {_listed(lowest_at)}" if lowest_at else "at no length",
-        "steps": steps,
-    }
-
-
-def _way(record: "Record[ConversionConfig]") -> str:
-    config = record.config
-    return WAYS[2 * (config.continued is None) + config.calibrated]
-
-
-def _gain(plain: SeedRow, calibrated: SeedRow) -> str:
-    means = {n: calibrated.spreads[n].mean - loss.mean for n, loss in plain.spreads.items()}
-    return _listed([f"{change:+.3f} at {n:,}" for n, change in means.items()])
-
-
-def _listed(words: Sequence[str]) -> str:
-    """A list in words.
-
-    >>> _listed(["one"]), _listed(["one", "two", "three"])
-    ('one', 'one, two and three')
-    """
-    return " and ".join([*([", ".join(words[:-1])] if words[:-1] else []), words[-1]])
 
 
 def _source(records: Sequence[Record[Any]]) -> dict[str, str]:

@@ -29,8 +29,8 @@ RESULTS: dict[Path, type[Any]] = {
     Path("diagnosis", "diagnosis.json"): DiagnosisResults,
 }
 
-# Records of Table 4, whose models are those of transformers: the page has no section for them.
-CONVERSIONS = "table4-*.json"
+# Records of converted models of transformers: the page has no section for them.
+CONVERSIONS = "extension-*.json"
 
 # The measurements of an entry, by the names of its fields.
 Measurements = dict[str, Measurement[Any] | None]
@@ -74,7 +74,8 @@ def _members(path: Path) -> Iterator[Path]:
 def _entry_of_record(path: Path) -> Entry:
     if path.match(CONVERSIONS):
         raise ValueError(
-            f"{path} is a record of Table 4, which this page does not show; use sia reproduce page"
+            f"{path} is a record of a converted model, which this page does not show; use sia reproduce "
+            f"page"
         )
     record = read_record(path, TrainingConfig)
     own = record.is_own_training

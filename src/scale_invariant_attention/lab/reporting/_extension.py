@@ -1,0 +1,226 @@
+"""The section of REPRODUCTION.md on extended models: tables, and whether the goals are met."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import TYPE_CHECKING, Any
+
+from ..records import Record
+from ..seeds import SeedRow, Spread
+from ..tables import Best, length_table, markdown
+from ._summary import DECISIVE, paired
+from .evidence import Extensions
+from .pages import render
+
+if TYPE_CHECKING:
+    from ..experiments.conversions import ConversionConfig
+
+    ConversionRecords = Sequence[Record[ConversionConfig]]
+
+FAMILY_TITLES = {"llama": "Llama", "qwen3": "Qwen 3", "gpt_neox": "GPT-NeoX"}
+# What extending should achieve: nats below YaRN at the longest length, and the most it may cost at 1x.
+GAIN, COST = 0.3, 0.03
+
+
+def extension_section(found: Extensions) -> str:
+    """The study of extensions, if the recommended one is recorded."""
+    from ..experiments import extension
+
+    variants = extension.VARIANTS
+    losses = [it for it in found.losses if variants[it.config.variant].compared]
+    if not any(it.config.variant == extension.RECOMMENDED for it in losses):
+        return ""
+    whole = [it for it in losses if it.config.factor == extension.LONGEST_FACTOR]
+    short = [it for it in losses if it.config.factor != extension.LONGEST_FACTOR]
+    titles = {name: it.title for name, it in variants.items()}
+    by_share = {
+        share: _table([it for it in whole if it.config.share == share], titles)
+        for share in extension.SHARES
+    }
+    recommended = variants[extension.RECOMMENDED]
+    config = losses[0].config
+    return render(
+        "extension.md",
+        recommended=recommended,
+        tau=recommended.options["tau"],
+        config=config,
+        seeds=_phrase(losses),
+        tokens=losses[0].measured("losses")[0].tokens,
+        by_share={share: table for share, table in by_share.items() if table},
+        short=_table(short, titles),
+        goals=goals(whole),
+        gain=GAIN,
+        cost=COST,
+        decisive=DECISIVE,
+        strings=found.strings
+        and {
+            "shares": _table(found.strings, titles, Record.strings_by_length, max),
+            "losses": _table(found.strings, titles, Record.string_losses_by_length),
+            "evaluation": found.strings[0].evaluation,
+        },
+        needles=found.needles
+        and {
+            "table": _table(found.needles, titles, Record.needles_by_length, max),
+            "tuning": found.needles[0].config.needles,
+            "examples": found.needles[0].measured("needles").lengths[0].examples,
+        },
+        choice=_choice(found.choices),
+    )
+
+
+def _table(
+    records: "ConversionRecords",
+    titles: Mapping[str, str],
+    values: Callable[[Record[Any]], Mapping[int, float]] = Record.losses_by_length,
+    best: Best = min,
+) -> str:
+    """One row per variant, one column per family and length, as Markdown; empty without records."""
+    if not records:
+        return ""
+    rows, columns = _rows(records, titles, values)
+    named = {name: titles[name] for name in rows}
+    table = length_table(rows, "model", best, titles=named, column=columns.__getitem__)
+    return markdown(table)
+
+
+def _rows(
+    records: "ConversionRecords",
+    titles: Iterable[str],
+    values: Callable[[Record[Any]], Mapping[int, float]],
+) -> tuple[dict[str, SeedRow], list[str]]:
+    """Rows by variant in the order of `titles`, with the index of a column for a length; the columns."""
+    families = [it for it in FAMILY_TITLES if any(it == one.config.family for one in records)]
+    lengths = sorted({length for record in records for length in values(record)})
+    index = {pair: i for i, pair in enumerate((family, n) for family in families for n in lengths)}
+    shortest = records[0].config.first.length
+    columns = [f"{FAMILY_TITLES[family]}, {length // shortest}x" for family, length in index]
+    rows: dict[str, SeedRow] = {}
+    for name in titles:
+        seeds: dict[int, dict[int, float]] = {}
+        for record in (it for it in records if it.config.variant == name):
+            mine = seeds.setdefault(record.seed, {})
+            mine |= {index[record.config.family, n]: it for n, it in values(record).items()}
+        if seeds:
+            rows[name] = SeedRow(name, seeds)
+    return rows, columns
+
+
+def _phrase(records: "ConversionRecords") -> str:
+    count = len({it.seed for it in records})
+    return "one seed" if count == 1 else f"mean and standard error over {count} seeds"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A difference of the recommended extension from another row, seed by seed, and its bound.
+
+    The goal is met where the difference is at most `bound`, beyond the spread over seeds.
+    """
+
+    text: str
+    family: str
+    against: str
+    difference: Spread
+    bound: float
+
+    @property
+    def verdict(self) -> str:
+        """Whether it is met, missed, or neither beyond the spread over seeds."""
+        error = self.difference.standard_error
+        if error is None:
+            return "not decided: one seed"
+        excess = self.difference.mean - self.bound
+        if excess <= 0 and -excess >= DECISIVE * error:
+            return "met"
+        return "**missed**" if excess > DECISIVE * error else "not decided"
+
+
+def goals(records: "ConversionRecords") -> list[Goal]:
+    """The goals, family by family, as far as both rows of a comparison are recorded.
+
+    After fine-tuning the rivals are all rows without the calibrated transform.
+    """
+    from ..experiments.extension import AS_TRAINED, LENGTHS, RECOMMENDED, VARIANTS, YARN
+
+    rivals = [name for name, it in VARIANTS.items() if it.compared and not it.calibrated]
+    short, middle, longest = LENGTHS
+    wanted = (
+        (f"{GAIN} nats below YaRN at 16x, untrained", 0.0, longest, YARN, -GAIN),
+        (f"at most {COST} at 1x, untrained", 0.0, short, (AS_TRAINED,), COST),
+        ("lowest at 4x, after 10 %", 0.1, middle, rivals, 0.0),
+        ("lowest at 16x, after 10 %", 0.1, longest, rivals, 0.0),
+    )
+    found = []
+    for text, share, length, others, bound in wanted:
+        for family, title in FAMILY_TITLES.items():
+            mine = [it for it in records if (it.config.family, it.config.share) == (family, share)]
+            rows = {
+                name: SeedRow(
+                    name,
+                    {it.seed: it.losses_by_length() for it in mine if it.config.variant == name},
+                )
+                for name in (RECOMMENDED, *others)
+            }
+            ours = rows.pop(RECOMMENDED)
+            common = {
+                name: row for name, row in rows.items() if ours.seeds.keys() & row.seeds.keys()
+            }
+            if not common:
+                continue
+            best = min(common, key=lambda name: common[name].spreads[length].mean)
+            difference = paired(ours, common[best], length)
+            found.append(Goal(text, title, VARIANTS[best].title, difference, bound))
+    return found
+
+
+def _choice(records: "ConversionRecords") -> dict[str, Any] | None:
+    """The tables by which the recommended extension was chosen, if candidates are recorded."""
+    if not records:
+        return None
+    from ..experiments.extension import CHOICES, LONGEST_FACTOR
+
+    titles = {name: it.title for name, it in CHOICES.items()}
+    tables = {}
+    for factor in sorted({it.config.factor for it in records}, reverse=True):
+        for share in sorted({it.config.share for it in records}):
+            chosen = [
+                it for it in records if (it.config.factor, it.config.share) == (factor, share)
+            ]
+            tables[f"factor {factor:g}, fine-tuned for {share:.0%} of the tokens"] = _table(
+                chosen, titles
+            )
+    untrained = [
+        it for it in records if it.config.factor == LONGEST_FACTOR and it.config.share == 0
+    ]
+    best = cheap_and_lowest(untrained)
+    return {
+        "tables": {name: table for name, table in tables.items() if table},
+        "seeds": sorted({record.seed for record in records}),
+        "skip": getattr(records[0].evaluation, "skip", None),
+        "best": best and titles[best],
+    }
+
+
+def cheap_and_lowest(records: "ConversionRecords") -> str | None:
+    """The extension with the lowest mean loss of those that cost at most `COST` at 1x in every family.
+
+    Only those with the calibrated transform are candidates. The mean is over families and lengths, each
+    of which counts the same. None if no candidate is cheap enough, or the model as trained is not
+    recorded.
+    """
+    from ..experiments.extension import BASELINE, CHOICES
+
+    losses: dict[str, dict[tuple[str, int], dict[int, float]]] = {}
+    for it in records:
+        losses.setdefault(it.config.variant, {})[it.config.family, it.seed] = it.losses_by_length()
+    if BASELINE not in losses:
+        return None
+    plain = losses[BASELINE]
+    means = {
+        name: mean(loss for by_length in mine.values() for loss in by_length.values())
+        for name, mine in losses.items()
+        if CHOICES[name].calibrated
+        and mine.keys() == plain.keys()
+        and all(it[min(it)] - plain[key][min(it)] <= COST for key, it in mine.items())
+    }
+    return min(means, key=means.__getitem__) if means else None
