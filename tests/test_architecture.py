@@ -19,7 +19,7 @@ LIBRARY = {
 ALLOWED = {
     "theory": set(),
     "files": set(),
-    "attention": {"theory"},
+    "attention": {"theory", "files"},
     "schemes": {"theory", "attention"},
     "model": {"theory", "files", "attention", "schemes"},
     "data": {"files"},
