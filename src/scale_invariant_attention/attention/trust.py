@@ -12,7 +12,7 @@ import warnings
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ..files import replace_file
+from ..provenance import device_name, triton_version
 from .numerics import holds_values
 from .self_check import Difference, Outcome, check
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from .backends import Backend
 
 FOLDER = "scale-invariant-attention"
-TRITON_DISTRIBUTIONS = ("triton", "pytorch-triton-rocm", "triton-rocm", "triton-windows")
 
 
 @dataclass(frozen=True)
@@ -53,19 +53,6 @@ class Subject:
             triton_version() or "none",
             torch.__version__,
         )
-
-
-def device_name(device: torch.device) -> str:
-    """The model of a device."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
-def triton_version() -> str | None:
-    """The installed version of Triton, found without importing it."""
-    for name in TRITON_DISTRIBUTIONS:
-        with suppress(PackageNotFoundError):
-            return version(name)
-    return None
 
 
 @lru_cache(maxsize=1)
