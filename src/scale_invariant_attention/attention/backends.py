@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from . import cpu, flex, reference, tiled, trust
+from . import cpu, flex, flex_flash, reference, tiled, trust
 from .contract import AttentionCall
 from .self_check import Outcome
 
@@ -53,6 +53,12 @@ BACKENDS = {
             flex.unavailable_reason,
             flex.unsupported_reason,
             auto_on=("cuda",),
+        ),
+        Backend(
+            "flex_flash",
+            flex_flash.attention,
+            flex_flash.unavailable_reason,
+            flex_flash.unsupported_reason,
         ),
     )
 }
