@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from . import cpu, flex, reference, tiled
+from . import cpu, flex, reference, tiled, triton
 from .contract import AttentionCall
 
 
@@ -41,6 +41,12 @@ BACKENDS = {
             cpu.unsupported_reason,
         ),
         Backend("flex", flex.attention, flex.unavailable_reason, flex.unsupported_reason),
+        Backend(
+            "triton",
+            lambda call, _: triton.attention(call),
+            triton.unavailable_reason,
+            triton.unsupported_reason,
+        ),
     )
 }
 
