@@ -12,6 +12,7 @@ from ._triton_tiles import (
     affine,
     block_range,
     finite,
+    logits,
     product,
     slopes,
     visible,
@@ -82,7 +83,7 @@ def _key_tiles(
     key_position,
     key_document,
     unmasked,
-    is_key,
+    key_start,
     query,
     grad_out,
     bases,
@@ -153,21 +154,23 @@ def _key_tiles(
         if POSITIONS:
             position = tl.load(query_positions + rows, mask=is_query, other=0)
             offset = position[None, :] - key_position
+            sink = key_position < sinks
         else:
             offset = (start + begin + r)[None, :] - tl.arange(0, BLOCK_N)[:, None]
+            # Written with offsets, as in forward.
+            sink = offset > (start + begin + r + key_start - sinks)[None, :]
         gain, bias = affine(offset, line, length, inverse_tau, unit, AFFINE, CAUSAL, PTX)
-        sink = is_key
         if SINKS:
-            sink = key_position < sinks
             gain, bias = tl.where(sink, unit, gain), tl.where(sink, 0.0, bias)
-        weights = tl.exp2(tl.fma(scores, gain, bias) - base[None, :])
+        weights = tl.exp2(logits(scores, gain, bias) - base[None, :])
         if MASK:
             query_document = rows
             if DOCUMENTS:
                 query_document = tl.load(query_documents + rows, mask=is_query, other=0)
+            # What lies beyond the last key is not stored, and needs no mask.
             seen = visible(
                 offset,
-                is_key,
+                True,
                 sink,
                 query_document[None, :],
                 key_document,
@@ -301,7 +304,7 @@ def key_gradients_kernel(
         value + at * (value_row * UNIT) + value_depth, mask=is_key & (value_depth < DV), other=0.0
     )
     k, v = finite(k).to(k.dtype), finite(v).to(v.dtype)
-    key_position, key_document, unmasked = keys[:, None], keys[:, None], is_key
+    key_position, key_document, unmasked = 0, 0, True
     if POSITIONS:
         query_positions += batch * query_positions_row
         key_positions += batch * key_positions_row
@@ -367,7 +370,7 @@ def key_gradients_kernel(
                     key_position,
                     key_document,
                     unmasked,
-                    is_key,
+                    key_block * BLOCK_N,
                     query + (batch * query_batch + head * query_head) * UNIT,
                     grad_out + (batch * grad_batch + head * grad_head) * UNIT,
                     bases + row * query_length,
@@ -499,19 +502,21 @@ def _query_tiles(
         if POSITIONS:
             key_position = tl.load(key_positions + begin + columns, mask=is_key, other=0)[None, :]
             offset = query_position[:, None] - key_position
+            exists, sink = is_key[None, :], key_position < sinks
         else:
-            key_position = (begin + columns)[None, :]
-            offset = (start - begin + tl.arange(0, BLOCK_M))[:, None] - columns[None, :]
+            position = start + tl.arange(0, BLOCK_M)
+            offset = (position - begin)[:, None] - columns[None, :]
+            # Written with offsets, as in forward.
+            exists = offset > (position - key_length)[:, None]
+            sink = offset > (position - sinks)[:, None]
         gain, bias = affine(offset, line, length, inverse_tau, unit, AFFINE, CAUSAL, PTX)
-        sink = is_key[None, :]
         if SINKS:
-            sink = key_position < sinks
             gain, bias = tl.where(sink, unit, gain), tl.where(sink, 0.0, bias)
-        weights = tl.exp2(tl.fma(scores, gain, bias) - base[:, None])
+        weights = tl.exp2(logits(scores, gain, bias) - base[:, None])
         grad_weights = product(grad, tl.trans(v), PRECISION, WIDE)
         grad_logits = weights * (grad_weights - delta[:, None])
         if MASK:
-            key_document, unmasked = key_position, is_key[None, :]
+            key_document, unmasked = offset, exists
             if DOCUMENTS:
                 key_document = tl.load(key_documents + begin + columns, mask=is_key, other=0)
                 key_document = key_document[None, :]
@@ -519,7 +524,7 @@ def _query_tiles(
                 unmasked = tl.load(key_mask + begin + columns, mask=is_key, other=0)[None, :] != 0
             seen = visible(
                 offset,
-                is_key[None, :],
+                exists,
                 sink,
                 query_document[:, None],
                 key_document,

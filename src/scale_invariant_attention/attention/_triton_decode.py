@@ -6,7 +6,7 @@ All query heads of a group share every key that is read: a tile has one row per 
 import triton
 import triton.language as tl
 
-from ._triton_tiles import add_product, affine, finite, product, visible
+from ._triton_tiles import add_product, affine, finite, logits, product, visible
 
 
 @triton.jit(
@@ -175,7 +175,7 @@ def split_kernel(
             DOCUMENTS,
             KEY_MASK,
         )
-        x = tl.where(seen, tl.fma(scores, gain, bias) + bad[None, :], float("-inf"))
+        x = tl.where(seen, logits(scores, gain, bias) + bad[None, :], float("-inf"))
         risen = tl.maximum(highest, tl.max(x, 1))
         base = tl.where(risen == float("-inf"), 0.0, risen)
         weights = tl.exp2(x - base[:, None])

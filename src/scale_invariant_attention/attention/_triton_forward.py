@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from ._triton_tiles import add_product, affine, block_range, finite, product, visible
+from ._triton_tiles import add_product, affine, block_range, finite, logits, product, visible
 
 
 @triton.jit(
@@ -117,16 +117,19 @@ def _tiles(
         if POSITIONS:
             key_position = tl.load(key_positions + begin + columns, mask=is_key, other=0)[None, :]
             offset = query_position[:, None] - key_position
+            exists, sink = is_key[None, :], key_position < sinks
         else:
-            key_position = (begin + columns)[None, :]
-            offset = (start - begin + tl.arange(0, BLOCK_M))[:, None] - columns[None, :]
+            position = start + tl.arange(0, BLOCK_M)
+            offset = (position - begin)[:, None] - columns[None, :]
+            # Written with offsets: comparisons of columns would be vectorised, columns and all, and
+            # then LLVM no longer sees which offsets of a thread are equal.
+            exists = offset > (position - key_length)[:, None]
+            sink = offset > (position - sinks)[:, None]
         gain, bias = affine(offset, line, length, inverse_tau, unit, AFFINE, CAUSAL, PTX)
-        sink = is_key[None, :]
         if SINKS:
-            sink = key_position < sinks
             gain, bias = tl.where(sink, unit, gain), tl.where(sink, 0.0, bias)
         if MASK:
-            key_document, unmasked = key_position, is_key[None, :]
+            key_document, unmasked = offset, exists
             if DOCUMENTS:
                 key_document = tl.load(key_documents + begin + columns, mask=is_key, other=0)
                 key_document = key_document[None, :]
@@ -135,7 +138,7 @@ def _tiles(
             bad = tl.load(spoil + begin + columns, mask=is_key, other=0.0)
             seen = visible(
                 offset,
-                is_key[None, :],
+                exists,
                 sink,
                 query_document[:, None],
                 key_document,
@@ -148,9 +151,9 @@ def _tiles(
                 DOCUMENTS,
                 KEY_MASK,
             )
-            x = tl.where(seen, tl.fma(scores, gain, bias) + bad[None, :], float("-inf"))
+            x = tl.where(seen, logits(scores, gain, bias) + bad[None, :], float("-inf"))
         else:
-            x = tl.fma(scores, gain, bias)
+            x = logits(scores, gain, bias)
         risen = tl.maximum(highest, tl.max(x, 1))
         base = risen
         if MASK:

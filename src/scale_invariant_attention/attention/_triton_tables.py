@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from ._triton_tiles import affine, distance_of, finite, product, visible
+from ._triton_tiles import affine, distance_of, finite, logits, product, visible
 
 
 @triton.jit(
@@ -213,7 +213,7 @@ def diagonals_kernel(
             if SINKS:
                 # Gain and bias of a sink are constant.
                 seen = seen & (keys >= sinks)[None, :]
-            weights = tl.exp2(tl.fma(scores, gain, bias) - base[:, None])
+            weights = tl.exp2(logits(scores, gain, bias) - base[:, None])
             grad_logits = tl.where(seen, weights * (grad_weights - delta[:, None]), 0.0)
             sum_gain += grad_logits * scores
             sum_bias += grad_logits

@@ -115,6 +115,12 @@ def affine(
 
 
 @triton.jit
+def logits(scores, gain, bias):
+    """Logits in base 2."""
+    return tl.fma(scores, gain, bias)
+
+
+@triton.jit
 def slopes(
     offset,
     line,
