@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from . import cpu, flex, flex_flash, reference, tiled, trust
+from . import cpu, flex, flex_flash, reference, tiled, triton, trust
 from .contract import AttentionCall
 from .self_check import Outcome
 
@@ -46,6 +46,14 @@ BACKENDS = {
             cpu.unavailable_reason,
             cpu.unsupported_reason,
             auto_on=("cpu",),
+        ),
+        Backend(
+            "triton",
+            lambda call, _: triton.attention(call),
+            triton.unavailable_reason,
+            triton.unsupported_reason,
+            auto_on=("cuda",),
+            needs_self_check=True,
         ),
         Backend(
             "flex",

@@ -1,0 +1,776 @@
+"""Backward kernels: terms of every row, gradients of keys and values, and gradients of queries.
+
+The weights are recomputed from the log-sum-exp. One program owns each element of a gradient, so that
+nothing is added atomically and repeated calls are bit-identical.
+"""
+
+import triton
+import triton.language as tl
+
+from ._triton_tiles import (
+    add_product,
+    affine,
+    block_range,
+    finite,
+    logits,
+    product,
+    slopes,
+    visible,
+)
+
+
+@triton.jit(
+    do_not_specialize=[
+        *("grad_batch", "grad_head", "grad_row", "grad_lse_batch", "grad_lse_head"),
+        *("grad_lse_row", "heads", "query_length"),
+    ]
+)
+def row_terms_kernel(
+    out,
+    lse,
+    grad_out,
+    grad_lse,
+    bases,
+    deltas,
+    grad_batch,
+    grad_head,
+    grad_row,
+    grad_lse_batch,
+    grad_lse_head,
+    grad_lse_row,
+    heads,
+    query_length,
+    DV: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    BLOCK: tl.constexpr,
+    UNIT: tl.constexpr,
+):
+    """Base and delta of every row.
+
+    ``weight = exp2(x - base)``, ``grad_logit = weight * (grad_weight - delta)``. A row that saw no
+    key, or whose gradient is zero, gets an infinite base: its weights vanish, and with them all its
+    contributions, even if its output is NaN.
+    """
+    problem = tl.program_id(1)
+    batch, head = (problem // heads).to(tl.int64), problem % heads
+    rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    columns = tl.arange(0, BLOCK_DV)[None, :]
+    is_query = rows < query_length
+    inside = is_query[:, None] & (columns < DV)
+    flat = problem.to(tl.int64) * query_length + rows
+    at = rows.to(tl.int64)
+    grad_out += (batch * grad_batch + head * grad_head) * UNIT
+    grad = tl.load(grad_out + at[:, None] * (grad_row * UNIT) + columns, mask=inside, other=0.0)
+    grad = grad.to(tl.float32)
+    result = tl.load(out + flat[:, None] * DV + columns, mask=inside, other=0.0)
+    of_lse = grad_lse + batch * grad_lse_batch + head * grad_lse_head + at * grad_lse_row
+    grad_of_lse = tl.load(of_lse, mask=is_query, other=0.0)
+    natural = tl.load(lse + flat, mask=is_query, other=float("-inf"))
+    used = tl.sum((grad != 0.0).to(tl.int32), 1) + (grad_of_lse != 0.0).to(tl.int32)
+    silent = (used == 0) | (natural == float("-inf"))
+    delta = tl.sum(grad * result, 1) - grad_of_lse
+    tl.store(deltas + flat, tl.where(silent, 0.0, delta), mask=is_query)
+    base = natural * 1.4426950408889634
+    tl.store(bases + flat, tl.where(silent, float("inf"), base), mask=is_query)
+
+
+@triton.jit
+def _key_tiles(
+    grad_key,
+    grad_value,
+    k,
+    v,
+    key_position,
+    key_document,
+    unmasked,
+    key_start,
+    query,
+    grad_out,
+    bases,
+    deltas,
+    query_positions,
+    query_documents,
+    line,
+    blocks,
+    first,
+    last,
+    start,
+    query_row,
+    grad_row,
+    query_length,
+    length,
+    inverse_tau,
+    unit,
+    sign,
+    window,
+    sinks,
+    MASK: tl.constexpr,
+    D: tl.constexpr,
+    DV: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    AFFINE: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SINKS: tl.constexpr,
+    POSITIONS: tl.constexpr,
+    DOCUMENTS: tl.constexpr,
+    KEY_MASK: tl.constexpr,
+    LISTS: tl.constexpr,
+    PTX: tl.constexpr,
+    PRECISION: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """Add the query blocks ``[first, last)`` to the gradients of a block of keys; tiles are keys by queries."""
+    r = tl.arange(0, BLOCK_M)
+    depth, value_depth = tl.arange(0, BLOCK_D)[None, :], tl.arange(0, BLOCK_DV)[None, :]
+    for index in range(first, last):
+        block = tl.load(blocks + index) if LISTS else index
+        begin = block * BLOCK_M
+        rows = begin + r
+        is_query = rows < query_length
+        here = tl.full([], begin, tl.int64)
+        q_at = query + here * query_row + r[:, None] * query_row + depth
+        grad_at = grad_out + here * grad_row + r[:, None] * grad_row + value_depth
+        if MASK:
+            q = tl.load(q_at, mask=is_query[:, None] & (depth < D), other=0.0)
+            base = tl.load(bases + rows, mask=is_query, other=float("inf"))
+            delta = tl.load(deltas + rows, mask=is_query, other=0.0)
+            # A row without a gradient must not overflow: infinity minus its base would be NaN.
+            silent = (base == float("inf"))[:, None]
+            q = tl.where(silent, 0.0, finite(q)).to(q.dtype)
+        else:
+            if D == BLOCK_D:
+                q = tl.load(q_at)
+            else:
+                q = tl.load(q_at, mask=depth < D, other=0.0)
+            base = tl.load(bases + rows)
+            delta = tl.load(deltas + rows)
+        if AFFINE == "tau":
+            q = (q * sign).to(q.dtype)
+        scores = product(k, tl.trans(q), PRECISION, WIDE)
+        if POSITIONS:
+            position = tl.load(query_positions + rows, mask=is_query, other=0)
+            offset = position[None, :] - key_position
+            sink = key_position < sinks
+        else:
+            offset = (start + begin + r)[None, :] - tl.arange(0, BLOCK_N)[:, None]
+            # Written with offsets, as in forward.
+            sink = offset > (start + begin + r + key_start - sinks)[None, :]
+        gain, bias = affine(offset, line, length, inverse_tau, unit, AFFINE, CAUSAL, PTX)
+        if SINKS:
+            gain, bias = tl.where(sink, unit, gain), tl.where(sink, 0.0, bias)
+        weights = tl.exp2(logits(scores, gain, bias) - base[None, :])
+        if MASK:
+            query_document = rows
+            if DOCUMENTS:
+                query_document = tl.load(query_documents + rows, mask=is_query, other=0)
+            # What lies beyond the last key is not stored, and needs no mask.
+            seen = visible(
+                offset,
+                True,
+                sink,
+                query_document[None, :],
+                key_document,
+                unmasked,
+                bias,
+                window,
+                CAUSAL,
+                WINDOW,
+                SINKS,
+                DOCUMENTS,
+                KEY_MASK,
+            )
+            weights = tl.where(seen, weights, 0.0)
+            grad = tl.load(grad_at, mask=is_query[:, None] & (value_depth < DV), other=0.0)
+            grad = tl.where(silent, 0.0, grad).to(v.dtype)
+        elif DV == BLOCK_DV:
+            grad = tl.load(grad_at)
+        else:
+            grad = tl.load(grad_at, mask=value_depth < DV, other=0.0)
+        grad_value = add_product(grad_value, weights.to(grad.dtype), grad, PRECISION, WIDE)
+        grad_weights = product(v, tl.trans(grad), PRECISION, WIDE)
+        grad_logits = weights * (grad_weights - delta[None, :])
+        if MASK:
+            # For a NaN row, the zero weight times NaN is NaN.
+            grad_logits = tl.where(seen, grad_logits, 0.0)
+        grad_key = add_product(grad_key, (grad_logits * gain).to(q.dtype), q, PRECISION, WIDE)
+    return grad_key, grad_value
+
+
+@triton.jit(
+    do_not_specialize=[
+        *("query_batch", "query_head", "query_row", "key_batch", "key_head", "key_row"),
+        *("value_batch", "value_head", "value_row", "grad_batch", "grad_head", "grad_row"),
+        *("grad_key_batch", "grad_key_head", "grad_key_row"),
+        *("grad_value_batch", "grad_value_head", "grad_value_row"),
+        *("query_positions_row", "key_positions_row"),
+        *("query_documents_row", "key_documents_row", "key_mask_row", "block_row", "line_row"),
+        *("origin", "length", "tau_row", "key_heads", "group", "query_length", "key_length"),
+        *("query_blocks", "unit", "sign", "window", "sinks"),
+    ]
+)
+def key_gradients_kernel(
+    query,
+    key,
+    value,
+    grad_out,
+    bases,
+    deltas,
+    worst,
+    grad_key,
+    grad_value,
+    line,
+    taus,
+    query_positions,
+    key_positions,
+    query_documents,
+    key_documents,
+    key_mask,
+    counts,
+    blocks,
+    query_batch,
+    query_head,
+    query_row,
+    key_batch,
+    key_head,
+    key_row,
+    value_batch,
+    value_head,
+    value_row,
+    grad_batch,
+    grad_head,
+    grad_row,
+    grad_key_batch,
+    grad_key_head,
+    grad_key_row,
+    grad_value_batch,
+    grad_value_head,
+    grad_value_row,
+    query_positions_row,
+    key_positions_row,
+    query_documents_row,
+    key_documents_row,
+    key_mask_row,
+    block_row,
+    line_row,
+    origin,
+    length,
+    tau_row,
+    key_heads,
+    group,
+    query_length,
+    key_length,
+    query_blocks,
+    unit,
+    sign,
+    window,
+    sinks,
+    D: tl.constexpr,
+    DV: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    UNIT: tl.constexpr,
+    AFFINE: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SINKS: tl.constexpr,
+    POSITIONS: tl.constexpr,
+    DOCUMENTS: tl.constexpr,
+    KEY_MASK: tl.constexpr,
+    LISTS: tl.constexpr,
+    PTX: tl.constexpr,
+    PRECISION: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """Gradients of one block of keys and values of one key head, over all query heads of its group."""
+    # The first keys are seen by most queries: they start first.
+    key_block = tl.program_id(0)
+    problem = tl.program_id(1)
+    batch, key_head_index = (problem // key_heads).to(tl.int64), problem % key_heads
+    query_row, grad_row = query_row * UNIT, grad_row * UNIT
+    key += (batch * key_batch + key_head_index * key_head) * UNIT
+    value += (batch * value_batch + key_head_index * value_head) * UNIT
+    keys = key_block * BLOCK_N + tl.arange(0, BLOCK_N)
+    is_key = (keys < key_length)[:, None]
+    depth, value_depth = tl.arange(0, BLOCK_D)[None, :], tl.arange(0, BLOCK_DV)[None, :]
+    at = keys.to(tl.int64)[:, None]
+    k = tl.load(key + at * (key_row * UNIT) + depth, mask=is_key & (depth < D), other=0.0)
+    v = tl.load(
+        value + at * (value_row * UNIT) + value_depth, mask=is_key & (value_depth < DV), other=0.0
+    )
+    k, v = finite(k).to(k.dtype), finite(v).to(v.dtype)
+    key_position, key_document, unmasked = 0, 0, True
+    if POSITIONS:
+        query_positions += batch * query_positions_row
+        key_positions += batch * key_positions_row
+        key_position = tl.load(key_positions + keys[:, None], mask=is_key, other=0)
+    if DOCUMENTS:
+        query_documents += batch * query_documents_row
+        key_documents += batch * key_documents_row
+        key_document = tl.load(key_documents + keys[:, None], mask=is_key, other=0)
+    if KEY_MASK:
+        unmasked = tl.load(key_mask + batch * key_mask_row + keys[:, None], mask=is_key, other=0)
+        unmasked = unmasked != 0
+
+    # Consecutive positions: the offset of query m and key n is m + shift - n.
+    shift = key_length - query_length
+    start = shift - key_block * BLOCK_N
+    if LISTS:
+        entry = batch * block_row + key_block
+        blocks += entry * query_blocks
+        some, every = 0, 0
+        last_every, last_some = tl.load(counts + entry * 2), tl.load(counts + entry * 2 + 1)
+    else:
+        # The first and the last key of the block, as rows of the queries.
+        low, high = -start, -start + BLOCK_N - 1
+        some, every, last_every, last_some = 0, 0, query_length, query_length
+        if CAUSAL:
+            some, every = low, high
+        elif WINDOW:
+            some, every = low - window + 1, high - window + 1
+        if WINDOW:
+            last_every = tl.minimum(low + window, query_length)
+            last_some = tl.minimum(high + window, query_length)
+
+    sum_key = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+    sum_value = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
+    for member in range(0, group):
+        head = key_head_index * group + member
+        row = batch * (key_heads * group) + head
+        sound = tl.abs(tl.load(worst + row)) < float("inf")
+        if LISTS:
+            first, full, last = 0, 0, last_some
+            end = tl.where(sound, last_every, full)
+        else:
+            first, full, end, last = block_range(some, every, last_every, last_some, sound, BLOCK_M)
+        inverse_tau = 1.0
+        line_here = line
+        if AFFINE == "tau":
+            inverse_tau = 1.0 / tl.load(taus + head * tau_row)
+        else:
+            line_here = line + (head.to(tl.int64) * line_row + origin) * 2
+        for part in tl.static_range(3):
+            if part == 0:
+                begin, stop = first, full
+            elif part == 1:
+                begin, stop = full, end
+            else:
+                begin, stop = end, last
+            if part != 0 or ((CAUSAL or WINDOW) and not LISTS):
+                sum_key, sum_value = _key_tiles(
+                    sum_key,
+                    sum_value,
+                    k,
+                    v,
+                    key_position,
+                    key_document,
+                    unmasked,
+                    key_block * BLOCK_N,
+                    query + (batch * query_batch + head * query_head) * UNIT,
+                    grad_out + (batch * grad_batch + head * grad_head) * UNIT,
+                    bases + row * query_length,
+                    deltas + row * query_length,
+                    query_positions,
+                    query_documents,
+                    line_here,
+                    blocks,
+                    begin,
+                    stop,
+                    start,
+                    query_row,
+                    grad_row,
+                    query_length,
+                    length,
+                    inverse_tau,
+                    unit,
+                    sign,
+                    window,
+                    sinks,
+                    part != 1,
+                    D,
+                    DV,
+                    BLOCK_D,
+                    BLOCK_DV,
+                    BLOCK_M,
+                    BLOCK_N,
+                    AFFINE,
+                    CAUSAL,
+                    WINDOW,
+                    SINKS,
+                    POSITIONS,
+                    DOCUMENTS,
+                    KEY_MASK,
+                    LISTS,
+                    PTX,
+                    PRECISION,
+                    WIDE,
+                )
+    # The gains were in base 2.
+    sum_key = sum_key * 0.6931471805599453
+    grad_key += (batch * grad_key_batch + key_head_index * grad_key_head) * UNIT
+    grad_value += (batch * grad_value_batch + key_head_index * grad_value_head) * UNIT
+    tl.store(
+        grad_key + at * (grad_key_row * UNIT) + depth,
+        sum_key.to(grad_key.dtype.element_ty),
+        mask=is_key & (depth < D),
+    )
+    tl.store(
+        grad_value + at * (grad_value_row * UNIT) + value_depth,
+        sum_value.to(grad_value.dtype.element_ty),
+        mask=is_key & (value_depth < DV),
+    )
+
+
+@triton.jit
+def _query_tiles(
+    grad_query,
+    grad_tau,
+    q,
+    grad,
+    base,
+    delta,
+    query_position,
+    query_document,
+    key,
+    value,
+    key_positions,
+    key_documents,
+    key_mask,
+    line,
+    slope_line,
+    blocks,
+    first,
+    last,
+    start,
+    key_row,
+    value_row,
+    key_length,
+    length,
+    inverse_tau,
+    unit,
+    window,
+    sinks,
+    MASK: tl.constexpr,
+    D: tl.constexpr,
+    DV: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    AFFINE: tl.constexpr,
+    TAU_GRADIENT: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SINKS: tl.constexpr,
+    POSITIONS: tl.constexpr,
+    DOCUMENTS: tl.constexpr,
+    KEY_MASK: tl.constexpr,
+    LISTS: tl.constexpr,
+    PTX: tl.constexpr,
+    PRECISION: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """Add the key blocks ``[first, last)`` to the gradients of a block of queries and of tau."""
+    columns = tl.arange(0, BLOCK_N)
+    depth, value_depth = tl.arange(0, BLOCK_D)[None, :], tl.arange(0, BLOCK_DV)[None, :]
+    for index in range(first, last):
+        block = tl.load(blocks + index) if LISTS else index
+        begin = block * BLOCK_N
+        is_key = begin + columns < key_length
+        here = tl.full([], begin, tl.int64)
+        k_at = key + here * key_row + columns[:, None] * key_row + depth
+        v_at = value + here * value_row + columns[:, None] * value_row + value_depth
+        if MASK:
+            k = tl.load(k_at, mask=is_key[:, None] & (depth < D), other=0.0)
+            v = tl.load(v_at, mask=is_key[:, None] & (value_depth < DV), other=0.0)
+            k, v = finite(k).to(k.dtype), finite(v).to(v.dtype)
+        else:
+            if D == BLOCK_D:
+                k = tl.load(k_at)
+            else:
+                k = tl.load(k_at, mask=depth < D, other=0.0)
+            if DV == BLOCK_DV:
+                v = tl.load(v_at)
+            else:
+                v = tl.load(v_at, mask=value_depth < DV, other=0.0)
+        scores = product(q, tl.trans(k), PRECISION, WIDE)
+        if POSITIONS:
+            key_position = tl.load(key_positions + begin + columns, mask=is_key, other=0)[None, :]
+            offset = query_position[:, None] - key_position
+            exists, sink = is_key[None, :], key_position < sinks
+        else:
+            position = start + tl.arange(0, BLOCK_M)
+            offset = (position - begin)[:, None] - columns[None, :]
+            # Written with offsets, as in forward.
+            exists = offset > (position - key_length)[:, None]
+            sink = offset > (position - sinks)[:, None]
+        gain, bias = affine(offset, line, length, inverse_tau, unit, AFFINE, CAUSAL, PTX)
+        if SINKS:
+            gain, bias = tl.where(sink, unit, gain), tl.where(sink, 0.0, bias)
+        weights = tl.exp2(logits(scores, gain, bias) - base[:, None])
+        grad_weights = product(grad, tl.trans(v), PRECISION, WIDE)
+        grad_logits = weights * (grad_weights - delta[:, None])
+        if MASK:
+            key_document, unmasked = offset, exists
+            if DOCUMENTS:
+                key_document = tl.load(key_documents + begin + columns, mask=is_key, other=0)
+                key_document = key_document[None, :]
+            if KEY_MASK:
+                unmasked = tl.load(key_mask + begin + columns, mask=is_key, other=0)[None, :] != 0
+            seen = visible(
+                offset,
+                exists,
+                sink,
+                query_document[:, None],
+                key_document,
+                unmasked,
+                bias,
+                window,
+                CAUSAL,
+                WINDOW,
+                SINKS,
+                DOCUMENTS,
+                KEY_MASK,
+            )
+            grad_logits = tl.where(seen, grad_logits, 0.0)
+        if TAU_GRADIENT:
+            of_gain, of_bias = slopes(
+                offset, slope_line, gain, inverse_tau, unit, AFFINE, CAUSAL, PTX
+            )
+            by_pair = grad_logits * tl.fma(scores, of_gain, of_bias)
+            if SINKS:
+                by_pair = tl.where(sink, 0.0, by_pair)
+            grad_tau += tl.sum(by_pair, 1)
+        grad_query = add_product(grad_query, (grad_logits * gain).to(k.dtype), k, PRECISION, WIDE)
+    return grad_query, grad_tau
+
+
+@triton.jit(
+    do_not_specialize=[
+        *("query_batch", "query_head", "query_row", "key_batch", "key_head", "key_row"),
+        *("value_batch", "value_head", "value_row", "grad_batch", "grad_head", "grad_row"),
+        *("grad_query_batch", "grad_query_head", "grad_query_row"),
+        *("query_positions_row", "key_positions_row"),
+        *("query_documents_row", "key_documents_row", "key_mask_row", "block_row", "line_row"),
+        *("origin", "length", "tau_row", "heads", "group", "query_length", "key_length"),
+        *("query_blocks", "key_blocks", "unit", "sign", "window", "sinks"),
+    ]
+)
+def query_gradients_kernel(
+    query,
+    key,
+    value,
+    grad_out,
+    bases,
+    deltas,
+    worst,
+    grad_query,
+    grad_taus,
+    line,
+    slope_line,
+    taus,
+    query_positions,
+    key_positions,
+    query_documents,
+    key_documents,
+    key_mask,
+    counts,
+    blocks,
+    query_batch,
+    query_head,
+    query_row,
+    key_batch,
+    key_head,
+    key_row,
+    value_batch,
+    value_head,
+    value_row,
+    grad_batch,
+    grad_head,
+    grad_row,
+    grad_query_batch,
+    grad_query_head,
+    grad_query_row,
+    query_positions_row,
+    key_positions_row,
+    query_documents_row,
+    key_documents_row,
+    key_mask_row,
+    block_row,
+    line_row,
+    origin,
+    length,
+    tau_row,
+    heads,
+    group,
+    query_length,
+    key_length,
+    query_blocks,
+    key_blocks,
+    unit,
+    sign,
+    window,
+    sinks,
+    D: tl.constexpr,
+    DV: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    UNIT: tl.constexpr,
+    AFFINE: tl.constexpr,
+    TAU_GRADIENT: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SINKS: tl.constexpr,
+    POSITIONS: tl.constexpr,
+    DOCUMENTS: tl.constexpr,
+    KEY_MASK: tl.constexpr,
+    LISTS: tl.constexpr,
+    PTX: tl.constexpr,
+    PRECISION: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """Gradients of one block of queries of one head, and its share of the gradient of tau."""
+    query_block = query_blocks - 1 - tl.program_id(0)
+    problem = tl.program_id(1)
+    batch, head = (problem // heads).to(tl.int64), problem % heads
+    key_row, value_row = key_row * UNIT, value_row * UNIT
+    query += (batch * query_batch + head * query_head) * UNIT
+    grad_out += (batch * grad_batch + head * grad_head) * UNIT
+    key += (batch * key_batch + (head // group) * key_head) * UNIT
+    value += (batch * value_batch + (head // group) * value_head) * UNIT
+    rows = query_block * BLOCK_M + tl.arange(0, BLOCK_M)
+    is_query = rows < query_length
+    depth, value_depth = tl.arange(0, BLOCK_D)[None, :], tl.arange(0, BLOCK_DV)[None, :]
+    at = rows.to(tl.int64)[:, None]
+    flat = problem.to(tl.int64) * query_length + rows
+    base = tl.load(bases + flat, mask=is_query, other=float("inf"))
+    delta = tl.load(deltas + flat, mask=is_query, other=0.0)
+    # A row without a gradient must not overflow: infinity minus its base would be NaN.
+    silent = (base == float("inf"))[:, None]
+    q = tl.load(
+        query + at * (query_row * UNIT) + depth, mask=is_query[:, None] & (depth < D), other=0.0
+    )
+    q = tl.where(silent, 0.0, finite(q)).to(q.dtype)
+    grad = tl.load(
+        grad_out + at * (grad_row * UNIT) + value_depth,
+        mask=is_query[:, None] & (value_depth < DV),
+        other=0.0,
+    )
+    grad = tl.where(silent, 0.0, grad).to(grad.dtype)
+    inverse_tau = 1.0
+    if AFFINE == "tau":
+        inverse_tau = 1.0 / tl.load(taus + head * tau_row)
+        q = (q * sign).to(q.dtype)
+    else:
+        line += (head.to(tl.int64) * line_row + origin) * 2
+        if TAU_GRADIENT:
+            slope_line += (head.to(tl.int64) * line_row + origin) * 2
+    query_position, query_document = rows, rows
+    if POSITIONS:
+        query_positions += batch * query_positions_row
+        key_positions += batch * key_positions_row
+        query_position = tl.load(query_positions + rows, mask=is_query, other=0)
+    if DOCUMENTS:
+        query_documents += batch * query_documents_row
+        key_documents += batch * key_documents_row
+        query_document = tl.load(query_documents + rows, mask=is_query, other=0)
+    if KEY_MASK:
+        key_mask += batch * key_mask_row
+
+    start = query_block * BLOCK_M + key_length - query_length
+    sound = tl.abs(tl.load(worst + problem)) < float("inf")
+    if LISTS:
+        entry = batch * block_row + query_block
+        blocks += entry * key_blocks
+        first, full, last = 0, 0, tl.load(counts + entry * 2 + 1)
+        end = tl.where(sound, tl.load(counts + entry * 2), full)
+    else:
+        last_position = start + BLOCK_M - 1
+        some, every, last_every, last_some = 0, 0, key_length, key_length
+        if CAUSAL:
+            last_every = tl.minimum(start + 1, key_length)
+            last_some = tl.minimum(last_position + 1, key_length)
+        elif WINDOW:
+            last_every = tl.minimum(start + window, key_length)
+            last_some = tl.minimum(last_position + window, key_length)
+        if WINDOW:
+            some, every = start - window + 1, last_position - window + 1
+        first, full, end, last = block_range(some, every, last_every, last_some, sound, BLOCK_N)
+
+    sum_query = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    sum_tau = tl.zeros([BLOCK_M], tl.float32)
+    for part in tl.static_range(3):
+        if part == 0:
+            begin, stop = first, full
+        elif part == 1:
+            begin, stop = full, end
+        else:
+            begin, stop = end, last
+        if part != 0 or (WINDOW and not LISTS):
+            sum_query, sum_tau = _query_tiles(
+                sum_query,
+                sum_tau,
+                q,
+                grad,
+                base,
+                delta,
+                query_position,
+                query_document,
+                key,
+                value,
+                key_positions,
+                key_documents,
+                key_mask,
+                line,
+                slope_line,
+                blocks,
+                begin,
+                stop,
+                start,
+                key_row,
+                value_row,
+                key_length,
+                length,
+                inverse_tau,
+                unit,
+                window,
+                sinks,
+                part != 1,
+                D,
+                DV,
+                BLOCK_D,
+                BLOCK_DV,
+                BLOCK_M,
+                BLOCK_N,
+                AFFINE,
+                TAU_GRADIENT,
+                CAUSAL,
+                WINDOW,
+                SINKS,
+                POSITIONS,
+                DOCUMENTS,
+                KEY_MASK,
+                LISTS,
+                PTX,
+                PRECISION,
+                WIDE,
+            )
+    sum_query = sum_query * 0.6931471805599453
+    if AFFINE == "tau":
+        sum_query = sum_query * sign
+    grad_query += (batch * grad_query_batch + head * grad_query_head) * UNIT
+    tl.store(
+        grad_query + at * (grad_query_row * UNIT) + depth,
+        sum_query.to(grad_query.dtype.element_ty),
+        mask=is_query[:, None] & (depth < D),
+    )
+    if TAU_GRADIENT:
+        # Summed by the host, in a fixed order.
+        tl.store(grad_taus + problem.to(tl.int64) * query_blocks + query_block, tl.sum(sum_tau, 0))
