@@ -7,7 +7,7 @@ PACKAGING := pyproject.toml constraints.txt setup.py MANIFEST.in
 OP := src/scale_invariant_attention/attention
 KERNELS := build_kernels.py $(wildcard $(OP)/csrc/*)
 
-.PHONY: demo test pytest test-slow lint types fuzz sanitize sanitize-threads bench bench-page docs clean
+.PHONY: demo test pytest test-slow test-gpu lint types fuzz sanitize sanitize-threads bench bench-page docs clean
 
 demo: $(INSTALLED)  ## Show why this matters, in minutes.
 	$(BIN)/sia demo
@@ -20,6 +20,10 @@ pytest: $(INSTALLED)
 
 test-slow: $(INSTALLED)  ## The tests that take minutes, which `make test` skips.
 	$(BIN)/python -m pytest -m slow
+
+# The tests of the op and of the model run on the CPU as ever, and in addition on the backends of the GPU.
+test-gpu: $(INSTALLED)  ## Everything that a GPU can be tested with; without one it fails and says so.
+	$(BIN)/python -m pytest --on cuda -n 4 --dist worksteal tests/attention tests/model tests/gpu
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
