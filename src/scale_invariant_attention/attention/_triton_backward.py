@@ -22,7 +22,7 @@ from ._triton_tiles import (
 @triton.jit(
     do_not_specialize=[
         *("grad_batch", "grad_head", "grad_row", "grad_lse_batch", "grad_lse_head"),
-        *("grad_lse_row", "heads", "query_length"),
+        *("grad_lse_row", "heads", "query_length", "padded"),
     ]
 )
 def row_terms_kernel(
@@ -40,12 +40,13 @@ def row_terms_kernel(
     grad_lse_row,
     heads,
     query_length,
+    padded,
     DV: tl.constexpr,
     BLOCK_DV: tl.constexpr,
     BLOCK: tl.constexpr,
     UNIT: tl.constexpr,
 ):
-    """Base and delta of every row.
+    """Base and delta of every row, of which there are `padded`: whole blocks are read without a mask.
 
     ``weight = exp2(x - base)``, ``grad_logit = weight * (grad_weight - delta)``. A row that saw no
     key, or whose gradient is zero, gets an infinite base: its weights vanish, and with them all its
@@ -69,9 +70,10 @@ def row_terms_kernel(
     used = tl.sum((grad != 0.0).to(tl.int32), 1) + (grad_of_lse != 0.0).to(tl.int32)
     silent = (used == 0) | (natural == float("-inf"))
     delta = tl.sum(grad * result, 1) - grad_of_lse
-    tl.store(deltas + flat, tl.where(silent, 0.0, delta), mask=is_query)
+    flat = problem.to(tl.int64) * padded + rows
+    tl.store(deltas + flat, tl.where(silent, 0.0, delta))
     base = natural * 1.4426950408889634
-    tl.store(bases + flat, tl.where(silent, float("inf"), base), mask=is_query)
+    tl.store(bases + flat, tl.where(silent, float("inf"), base))
 
 
 @triton.jit
@@ -101,7 +103,6 @@ def _key_tiles(
     length,
     inverse_tau,
     unit,
-    sign,
     window,
     sinks,
     MASK: tl.constexpr,
@@ -130,29 +131,23 @@ def _key_tiles(
         block = tl.load(blocks + index) if LISTS else index
         begin = block * BLOCK_M
         rows = begin + r
-        is_query = rows < query_length
-        here = tl.full([], begin, tl.int64)
-        q_at = query + here * query_row + r[:, None] * query_row + depth
-        grad_at = grad_out + here * grad_row + r[:, None] * grad_row + value_depth
+        base = tl.load(bases + begin + r)
+        delta = tl.load(deltas + begin + r)
+        # Beyond the last query its row is read again, with an infinite base: its weights are zero.
+        at = tl.minimum(rows, query_length - 1).to(tl.int64)[:, None]
+        q_at = query + at * query_row + depth
+        grad_at = grad_out + at * grad_row + value_depth
+        if D == BLOCK_D:
+            q = tl.load(q_at)
+        else:
+            q = tl.load(q_at, mask=depth < D, other=0.0)
         if MASK:
-            q = tl.load(q_at, mask=is_query[:, None] & (depth < D), other=0.0)
-            base = tl.load(bases + rows, mask=is_query, other=float("inf"))
-            delta = tl.load(deltas + rows, mask=is_query, other=0.0)
             # A row without a gradient must not overflow: infinity minus its base would be NaN.
             silent = (base == float("inf"))[:, None]
-            q = tl.where(silent, 0.0, finite(q)).to(q.dtype)
-        else:
-            if D == BLOCK_D:
-                q = tl.load(q_at)
-            else:
-                q = tl.load(q_at, mask=depth < D, other=0.0)
-            base = tl.load(bases + rows)
-            delta = tl.load(deltas + rows)
-        if AFFINE == "tau":
-            q = (q * sign).to(q.dtype)
+            q = finite(tl.where(silent, 0.0, q.to(tl.float32)).to(q.dtype))
         scores = product(k, tl.trans(q), PRECISION, WIDE)
         if POSITIONS:
-            position = tl.load(query_positions + rows, mask=is_query, other=0)
+            position = tl.load(query_positions + rows, mask=rows < query_length, other=0)
             offset = position[None, :] - key_position
             sink = key_position < sinks
         else:
@@ -166,6 +161,7 @@ def _key_tiles(
         if MASK:
             query_document = rows
             if DOCUMENTS:
+                is_query = rows < query_length
                 query_document = tl.load(query_documents + rows, mask=is_query, other=0)
             # What lies beyond the last key is not stored, and needs no mask.
             seen = visible(
@@ -184,12 +180,12 @@ def _key_tiles(
                 KEY_MASK,
             )
             weights = tl.where(seen, weights, 0.0)
-            grad = tl.load(grad_at, mask=is_query[:, None] & (value_depth < DV), other=0.0)
-            grad = tl.where(silent, 0.0, grad).to(v.dtype)
-        elif DV == BLOCK_DV:
+        if DV == BLOCK_DV:
             grad = tl.load(grad_at)
         else:
             grad = tl.load(grad_at, mask=value_depth < DV, other=0.0)
+        if MASK:
+            grad = tl.where(silent, 0.0, grad.to(tl.float32)).to(v.dtype)
         grad_value = add_product(grad_value, weights.to(grad.dtype), grad, PRECISION, WIDE)
         grad_weights = product(v, tl.trans(grad), PRECISION, WIDE)
         grad_logits = weights * (grad_weights - delta[None, :])
@@ -209,7 +205,7 @@ def _key_tiles(
         *("query_positions_row", "key_positions_row"),
         *("query_documents_row", "key_documents_row", "key_mask_row", "block_row", "line_row"),
         *("origin", "length", "tau_row", "key_heads", "group", "query_length", "key_length"),
-        *("query_blocks", "unit", "sign", "window", "sinks"),
+        *("query_blocks", "padded", "unit", "sign", "window", "sinks"),
     ]
 )
 def key_gradients_kernel(
@@ -264,6 +260,7 @@ def key_gradients_kernel(
     query_length,
     key_length,
     query_blocks,
+    padded,
     unit,
     sign,
     window,
@@ -303,7 +300,9 @@ def key_gradients_kernel(
     v = tl.load(
         value + at * (value_row * UNIT) + value_depth, mask=is_key & (value_depth < DV), other=0.0
     )
-    k, v = finite(k).to(k.dtype), finite(v).to(v.dtype)
+    k, v = finite(k), finite(v)
+    if AFFINE == "tau":
+        k = (k.to(tl.float32) * sign).to(k.dtype)
     key_position, key_document, unmasked = 0, 0, True
     if POSITIONS:
         query_positions += batch * query_positions_row
@@ -328,13 +327,14 @@ def key_gradients_kernel(
     else:
         # The first and the last key of the block, as rows of the queries.
         low, high = -start, -start + BLOCK_N - 1
-        some, every, last_every, last_some = 0, 0, query_length, query_length
+        # The last block may reach beyond the last query.
+        some, every, last_every, last_some = 0, 0, query_length + BLOCK_M - 1, query_length
         if CAUSAL:
             some, every = low, high
         elif WINDOW:
             some, every = low - window + 1, high - window + 1
         if WINDOW:
-            last_every = tl.minimum(low + window, query_length)
+            last_every = tl.minimum(low + window, last_every)
             last_some = tl.minimum(high + window, query_length)
 
     sum_key = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
@@ -347,7 +347,9 @@ def key_gradients_kernel(
             first, full, last = 0, 0, last_some
             end = tl.where(sound, last_every, full)
         else:
-            first, full, end, last = block_range(some, every, last_every, last_some, sound, BLOCK_M)
+            first, full, end, last = block_range(some, every, last_every, last_some, True, BLOCK_M)
+            full = tl.where(sound, full, last)
+            end = tl.maximum(end, full)
         inverse_tau = 1.0
         line_here = line
         if AFFINE == "tau":
@@ -361,7 +363,7 @@ def key_gradients_kernel(
                 begin, stop = full, end
             else:
                 begin, stop = end, last
-            if part != 0 or ((CAUSAL or WINDOW) and not LISTS):
+            if part == 1 or (part == 0 and not LISTS) or (part == 2 and (WINDOW or LISTS)):
                 sum_key, sum_value = _key_tiles(
                     sum_key,
                     sum_value,
@@ -373,8 +375,8 @@ def key_gradients_kernel(
                     key_block * BLOCK_N,
                     query + (batch * query_batch + head * query_head) * UNIT,
                     grad_out + (batch * grad_batch + head * grad_head) * UNIT,
-                    bases + row * query_length,
-                    deltas + row * query_length,
+                    bases + row * padded,
+                    deltas + row * padded,
                     query_positions,
                     query_documents,
                     line_here,
@@ -388,7 +390,6 @@ def key_gradients_kernel(
                     length,
                     inverse_tau,
                     unit,
-                    sign,
                     window,
                     sinks,
                     part != 1,
@@ -412,6 +413,8 @@ def key_gradients_kernel(
                 )
     # The gains were in base 2.
     sum_key = sum_key * 0.6931471805599453
+    if AFFINE == "tau":
+        sum_key = sum_key * sign
     grad_key += (batch * grad_key_batch + key_head_index * grad_key_head) * UNIT
     grad_value += (batch * grad_value_batch + key_head_index * grad_value_head) * UNIT
     tl.store(
@@ -488,7 +491,7 @@ def _query_tiles(
         if MASK:
             k = tl.load(k_at, mask=is_key[:, None] & (depth < D), other=0.0)
             v = tl.load(v_at, mask=is_key[:, None] & (value_depth < DV), other=0.0)
-            k, v = finite(k).to(k.dtype), finite(v).to(v.dtype)
+            k, v = finite(k), finite(v)
         else:
             if D == BLOCK_D:
                 k = tl.load(k_at)
@@ -558,7 +561,7 @@ def _query_tiles(
         *("query_positions_row", "key_positions_row"),
         *("query_documents_row", "key_documents_row", "key_mask_row", "block_row", "line_row"),
         *("origin", "length", "tau_row", "heads", "group", "query_length", "key_length"),
-        *("query_blocks", "key_blocks", "unit", "sign", "window", "sinks"),
+        *("query_blocks", "key_blocks", "padded", "unit", "sign", "window", "sinks"),
     ]
 )
 def query_gradients_kernel(
@@ -612,6 +615,7 @@ def query_gradients_kernel(
     key_length,
     query_blocks,
     key_blocks,
+    padded,
     unit,
     sign,
     window,
@@ -649,25 +653,25 @@ def query_gradients_kernel(
     is_query = rows < query_length
     depth, value_depth = tl.arange(0, BLOCK_D)[None, :], tl.arange(0, BLOCK_DV)[None, :]
     at = rows.to(tl.int64)[:, None]
-    flat = problem.to(tl.int64) * query_length + rows
-    base = tl.load(bases + flat, mask=is_query, other=float("inf"))
-    delta = tl.load(deltas + flat, mask=is_query, other=0.0)
+    flat = problem.to(tl.int64) * padded + rows
+    base = tl.load(bases + flat)
+    delta = tl.load(deltas + flat)
     # A row without a gradient must not overflow: infinity minus its base would be NaN.
     silent = (base == float("inf"))[:, None]
     q = tl.load(
         query + at * (query_row * UNIT) + depth, mask=is_query[:, None] & (depth < D), other=0.0
     )
-    q = tl.where(silent, 0.0, finite(q)).to(q.dtype)
+    q = finite(tl.where(silent, 0.0, q.to(tl.float32)).to(q.dtype))
     grad = tl.load(
         grad_out + at * (grad_row * UNIT) + value_depth,
         mask=is_query[:, None] & (value_depth < DV),
         other=0.0,
     )
-    grad = tl.where(silent, 0.0, grad).to(grad.dtype)
+    grad = tl.where(silent, 0.0, grad.to(tl.float32)).to(grad.dtype)
     inverse_tau = 1.0
     if AFFINE == "tau":
         inverse_tau = 1.0 / tl.load(taus + head * tau_row)
-        q = (q * sign).to(q.dtype)
+        q = (q.to(tl.float32) * sign).to(q.dtype)
     else:
         line += (head.to(tl.int64) * line_row + origin) * 2
         if TAU_GRADIENT:

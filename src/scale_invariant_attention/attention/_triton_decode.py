@@ -91,12 +91,12 @@ def split_kernel(
         other=0.0,
     )
     spoiled = tl.sum(q.to(tl.float32) * 0.0, 1)
-    q = finite(q).to(q.dtype)
+    q = finite(q)
     inverse_tau = 1.0
     index_base = 0
     if AFFINE == "tau":
         inverse_tau = 1.0 / tl.load(taus + head * tau_row, mask=is_row, other=1.0)[:, None]
-        q = (q * sign).to(q.dtype)
+        q = (q.to(tl.float32) * sign).to(q.dtype)
     else:
         # Rows of several heads: the head is part of the index.
         index_base = (tl.where(is_row, head, 0) * line_row + origin)[:, None]
@@ -136,7 +136,7 @@ def split_kernel(
         )
         # The cache is read once: each tile looks for what is not finite on its own.
         bad = tl.sum(k.to(tl.float32) * 0.0, 1) + tl.sum(v.to(tl.float32) * 0.0, 1)
-        scores = product(q, tl.trans(finite(k).to(k.dtype)), PRECISION, WIDE)
+        scores = product(q, tl.trans(finite(k)), PRECISION, WIDE)
         key_position = keys[None, :]
         if POSITIONS:
             key_position = tl.load(key_positions + keys, mask=is_key, other=0)[None, :]
@@ -182,7 +182,7 @@ def split_kernel(
         shrink = tl.exp2(highest - base)
         total = total * shrink + tl.sum(weights, 1)
         total_value = total_value * shrink[:, None]
-        v = finite(v).to(v.dtype)
+        v = finite(v)
         total_value = add_product(total_value, weights.to(v.dtype), v, PRECISION, WIDE)
         highest = risen
 

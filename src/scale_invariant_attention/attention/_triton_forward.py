@@ -9,7 +9,7 @@ from ._triton_tiles import add_product, affine, block_range, finite, logits, pro
 @triton.jit(
     do_not_specialize=[
         *("key_batch", "key_head", "key_row", "value_batch", "value_head", "value_row"),
-        *("heads", "length"),
+        *("heads", "length", "padded"),
     ]
 )
 def spoil_kernel(
@@ -24,6 +24,7 @@ def spoil_kernel(
     value_row,
     heads,
     length,
+    padded,
     D: tl.constexpr,
     DV: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -31,7 +32,10 @@ def spoil_kernel(
     BLOCK: tl.constexpr,
     UNIT: tl.constexpr,
 ):
-    """Write NaN for every key that is not finite, or whose value is not, and 0 for the others."""
+    """Write NaN for every key that is not finite, or whose value is not, and 0 for all others.
+
+    There are `padded` of them, so that whole blocks can be read without a mask.
+    """
     problem = tl.program_id(1)
     batch, head = (problem // heads).to(tl.int64), problem % heads
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -48,7 +52,7 @@ def spoil_kernel(
     )
     # Zero times anything finite is zero; times anything else, NaN, which sums keep.
     bad = tl.sum(k.to(tl.float32) * 0.0, 1) + tl.sum(v.to(tl.float32) * 0.0, 1)
-    tl.store(spoil + problem.to(tl.int64) * length + rows, bad, mask=rows < length)
+    tl.store(spoil + problem.to(tl.int64) * padded + rows, bad)
 
 
 @triton.jit
@@ -135,7 +139,7 @@ def _tiles(
                 key_document = key_document[None, :]
             if KEY_MASK:
                 unmasked = tl.load(key_mask + begin + columns, mask=is_key, other=0)[None, :] != 0
-            bad = tl.load(spoil + begin + columns, mask=is_key, other=0.0)
+            bad = tl.load(spoil + begin + columns)
             seen = visible(
                 offset,
                 exists,
@@ -165,7 +169,7 @@ def _tiles(
         total_value = total_value * shrink[:, None]
         if MASK:
             v = tl.load(v_at, mask=is_key[:, None] & (value_columns < DV)[None, :], other=0.0)
-            v = finite(v).to(v.dtype)
+            v = finite(v)
         elif DV == BLOCK_DV:
             v = tl.load(v_at)
         else:
@@ -180,8 +184,8 @@ def _tiles(
         *("query_batch", "query_head", "query_row", "key_batch", "key_head", "key_row"),
         *("value_batch", "value_head", "value_row", "query_positions_row", "key_positions_row"),
         *("query_documents_row", "key_documents_row", "key_mask_row", "block_row", "line_row"),
-        *("origin", "length", "tau_row", "heads", "group", "query_length", "key_length"),
-        *("query_blocks", "key_blocks", "unit", "sign", "window", "sinks"),
+        *("spoil_row", "origin", "length", "tau_row", "heads", "group", "query_length"),
+        *("key_length", "query_blocks", "key_blocks", "unit", "sign", "window", "sinks"),
     ]
 )
 def forward_kernel(
@@ -217,6 +221,7 @@ def forward_kernel(
     key_mask_row,
     block_row,
     line_row,
+    spoil_row,
     origin,
     length,
     tau_row,
@@ -259,7 +264,7 @@ def forward_kernel(
     key += (batch * key_batch + (head // group) * key_head) * UNIT
     value += (batch * value_batch + (head // group) * value_head) * UNIT
     key_problem = batch * (heads // group) + head // group
-    spoil += key_problem * key_length
+    spoil += key_problem * spoil_row
 
     rows = query_block * BLOCK_M + tl.arange(0, BLOCK_M)
     is_query = rows < query_length
@@ -272,11 +277,11 @@ def forward_kernel(
     )
     # A query that is not finite spoils its own row, and no logit may hide that.
     spoiled = tl.sum(q.to(tl.float32) * 0.0, 1)
-    q = finite(q).to(q.dtype)
+    q = finite(q)
     inverse_tau = 1.0
     if AFFINE == "tau":
         inverse_tau = 1.0 / tl.load(taus + head * tau_row)
-        q = (q * sign).to(q.dtype)
+        q = (q.to(tl.float32) * sign).to(q.dtype)
     else:
         line += (head.to(tl.int64) * line_row + origin) * 2
     query_position, query_document = rows, rows

@@ -30,6 +30,8 @@ ALIGNED = 8
 # Rows of a key head up to which the decoding kernel runs.
 DECODE_ROWS = 32
 FAR = 2**30
+# Rows of a block of the kernels that prepare data by row; tiles divide WHOLE.
+PREPARED, WHOLE = 64, 128
 
 
 @dataclass(frozen=True)
@@ -372,17 +374,19 @@ def _forward(plan: Plan) -> tuple[Tensor, Tensor]:
     tile = plan.tile("forward")
     out = plan.empty(plan.batch, plan.heads, plan.query_length, plan.value_dim)
     lse = plan.empty(plan.batch, plan.heads, plan.query_length)
-    spoil = plan.empty(plan.batch, plan.key_heads, plan.key_length)
+    padded = _whole_blocks(plan.key_length)
+    spoil = plan.empty(plan.batch, plan.key_heads, padded)
     plan.launch(
         spoil_kernel,
-        (triton.cdiv(plan.key_length, 64), plan.batch * plan.key_heads),
+        (padded // PREPARED, plan.batch * plan.key_heads),
         **plan.select(
             spoil_kernel,
             plan.inputs,
             spoil=spoil,
             heads=plan.key_heads,
             length=plan.key_length,
-            BLOCK=64,
+            padded=padded,
+            BLOCK=PREPARED,
         ),
     )
     query_blocks = triton.cdiv(plan.query_length, tile.queries)
@@ -399,6 +403,7 @@ def _forward(plan: Plan) -> tuple[Tensor, Tensor]:
             out=out,
             lse=lse,
             spoil=spoil,
+            spoil_row=padded,
             worst=plan.worst(spoil),
             heads=plan.heads,
             query_blocks=query_blocks,
@@ -495,6 +500,7 @@ def backward(
         "grad_out": grad_out,
         "bases": bases,
         "deltas": deltas,
+        "padded": bases.shape[2],
         "worst": plan.worst(lse),
         "sign": _sign(plan),
         "heads": plan.heads,
@@ -512,11 +518,13 @@ def backward(
 def _row_terms(
     plan: Plan, out: Tensor, lse: Tensor, grad_out: Tensor, grad_lse: Tensor
 ) -> tuple[Tensor, Tensor]:
-    bases, deltas = torch.empty_like(lse), torch.empty_like(lse)
+    padded = _whole_blocks(plan.query_length)
+    bases = plan.empty(plan.batch, plan.heads, padded)
+    deltas = plan.empty(plan.batch, plan.heads, padded)
     batch, head, row = grad_lse.stride()
     plan.launch(
         row_terms_kernel,
-        (triton.cdiv(plan.query_length, 64), plan.batch * plan.heads),
+        (padded // PREPARED, plan.batch * plan.heads),
         out=out,
         lse=lse,
         grad_out=grad_out,
@@ -529,9 +537,10 @@ def _row_terms(
         grad_lse_row=row,
         heads=plan.heads,
         query_length=plan.query_length,
+        padded=padded,
         DV=plan.value_dim,
         BLOCK_DV=plan.blocks[1],
-        BLOCK=64,
+        BLOCK=PREPARED,
         UNIT=plan.unit,
     )
     return bases, deltas
@@ -650,6 +659,10 @@ def _sign(plan: Plan) -> float:
 
 def _padded(size: int) -> int:
     return max(16, triton.next_power_of_2(size))
+
+
+def _whole_blocks(length: int) -> int:
+    return triton.cdiv(length, WHOLE) * WHOLE
 
 
 def _with_rows(tensor: Tensor) -> Tensor:

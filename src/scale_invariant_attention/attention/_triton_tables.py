@@ -67,8 +67,8 @@ def line_kernel(
         *("query_batch", "query_head", "query_row", "key_batch", "key_head", "key_row"),
         *("value_batch", "value_head", "value_row", "grad_batch", "grad_head", "grad_row"),
         *("query_documents_row", "key_documents_row", "key_mask_row", "line_row", "origin"),
-        *("first_diagonal", "batch", "heads", "group", "query_length", "key_length", "unit"),
-        *("scale", "window", "sinks"),
+        *("first_diagonal", "batch", "heads", "group", "query_length", "key_length", "padded"),
+        *("unit", "scale", "window", "sinks"),
     ]
 )
 def diagonals_kernel(
@@ -106,6 +106,7 @@ def diagonals_kernel(
     group,
     query_length,
     key_length,
+    padded,
     unit,
     scale,
     window,
@@ -149,7 +150,7 @@ def diagonals_kernel(
     last = (last + BLOCK - 1) // BLOCK
     for row in range(0, batch):
         row = tl.full([], row, tl.int64)
-        problem = (row * heads + head) * query_length
+        problem = (row * heads + head) * padded
         query_here = query + (row * query_batch + head * query_head) * UNIT
         grad_here = grad_out + (row * grad_batch + head * grad_head) * UNIT
         key_here = key + (row * key_batch + (head // group) * key_head) * UNIT
@@ -169,11 +170,11 @@ def diagonals_kernel(
             k = tl.load(
                 key_here + there * key_row + depth, mask=is_key[:, None] & (depth < D), other=0.0
             )
-            base = tl.load(bases + problem + rows, mask=is_query, other=float("inf"))
-            delta = tl.load(deltas + problem + rows, mask=is_query, other=0.0)
+            base = tl.load(bases + problem + rows)
+            delta = tl.load(deltas + problem + rows)
             silent = (base == float("inf"))[:, None]
-            q = tl.where(silent, 0.0, finite(q)).to(q.dtype)
-            scores = product(q, tl.trans(finite(k).to(k.dtype)), PRECISION, WIDE)
+            q = finite(tl.where(silent, 0.0, q.to(tl.float32)).to(q.dtype))
+            scores = product(q, tl.trans(finite(k)), PRECISION, WIDE)
             grad = tl.load(
                 grad_here + here * grad_row + value_depth,
                 mask=is_query[:, None] & (value_depth < DV),
@@ -184,8 +185,8 @@ def diagonals_kernel(
                 mask=is_key[:, None] & (value_depth < DV),
                 other=0.0,
             )
-            grad = tl.where(silent, 0.0, grad).to(v.dtype)
-            grad_weights = product(grad, tl.trans(finite(v).to(v.dtype)), PRECISION, WIDE)
+            grad = tl.where(silent, 0.0, grad.to(tl.float32)).to(v.dtype)
+            grad_weights = product(grad, tl.trans(finite(v)), PRECISION, WIDE)
             key_document, query_document = keys, rows
             unmasked = is_key
             if DOCUMENTS:

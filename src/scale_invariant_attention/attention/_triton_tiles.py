@@ -29,7 +29,8 @@ def add_product(total, a, b, PRECISION: tl.constexpr, WIDE: tl.constexpr):
 @triton.jit
 def finite(x):
     """`x` with zeros for NaN and infinities."""
-    return tl.where(tl.abs(x.to(tl.float32)) < float("inf"), x, 0.0)
+    wide = x.to(tl.float32)
+    return tl.where(tl.abs(wide) < float("inf"), wide, 0.0).to(x.dtype)
 
 
 @triton.jit

@@ -6,6 +6,7 @@ Triton's interpreter: this is how they are tested.
 """
 
 import os
+import sys
 from importlib.util import find_spec
 
 import torch
@@ -18,16 +19,29 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LARGEST_HEAD = 256
 # Offsets within a call are 32-bit integers.
 LONGEST = 2**30
+INSTALLED = find_spec("triton") is not None
 
 
 def unavailable_reason(device: torch.device) -> str | None:
     """Why the backend cannot run on a device."""
     if device.type not in ("cuda", "cpu"):
         return f"Triton compiles for cuda devices, not for {device.type}"
-    if find_spec("triton") is None:
+    if not INSTALLED:
         return "Triton is not installed: pip install 'scale-invariant-attention[triton]'"
-    if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+    return _interpreter_reason() if device.type == "cpu" else None
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _interpreter_reason() -> str | None:
+    """Why Triton's interpreter, which takes CPU tensors, does not run."""
+    if os.environ.get("TRITON_INTERPRET") != "1":
         return "Triton runs on cuda devices; on CPUs only its interpreter does, with TRITON_INTERPRET=1"
+    if "triton" in sys.modules:
+        from triton.language import standard
+        from triton.runtime import JITFunction
+
+        if isinstance(standard.cdiv, JITFunction):
+            return "TRITON_INTERPRET=1 was set after Triton was imported; set it before"
     return None
 
 
