@@ -142,10 +142,9 @@ def trusted(backend: "Backend", query: Tensor) -> bool:
 
     The check runs now if no outcome is known, unless the call is traced, transformed or captured.
     """
-    device = query.device
-    if can_check(query):
-        return OUTCOMES.of(backend, device).passed
-    outcome = OUTCOMES.known(backend, device)
+    outcome = OUTCOMES.known(backend, query.device)
+    if outcome is None and can_check(query):
+        outcome = OUTCOMES.of(backend, query.device)
     return outcome is not None and outcome.passed
 
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from scale_invariant_attention.attention.backends import BACKENDS
-from scale_invariant_attention.lab.benchmark import rivals
+from scale_invariant_attention.attention.self_check import CONTRACTS
+from scale_invariant_attention.lab.benchmark import correctness, rivals
 from scale_invariant_attention.lab.benchmark.correctness import FORMS, fault
 from scale_invariant_attention.lab.benchmark.problem import Setting
 from scale_invariant_attention.lab.benchmark.rivals import contenders, rival_named
@@ -141,6 +142,7 @@ def test_wrong_rivals_are_found_in_half_precision(attention, said):
 
 
 def test_a_backend_goes_through_its_self_check(monkeypatch):
+    assert set(correctness.TIMED) <= {contract.name for contract in CONTRACTS}
     broken = replace(BACKENDS["tiled"], attention=lambda call, _: (_ for _ in ()).throw(ValueError))
     monkeypatch.setitem(BACKENDS, "tiled", broken)
     assert fault(rival_named("tiled"), HALF) == "tiled is wrong (causal: ValueError: )"
