@@ -1,11 +1,13 @@
 """Backends on a GPU that need no CPU tensors: self-checks, long sequences, the choice of "auto"."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import scale_invariant_attention as sia
 from scale_invariant_attention.attention.backends import BACKENDS
-from scale_invariant_attention.attention.self_check import check
+from scale_invariant_attention.attention.self_check import CONTRACTS, HALF, SINGLE, check
 
 SECONDS = 2.0
 
@@ -28,7 +30,8 @@ def test_every_backend_passes_the_self_check(gpu, installed, name):
     backend = installed(name)
     if name == "flex" and gpu.type == "cpu":
         pytest.skip("FlexAttention has no gradients on CPUs")
-    outcome = check(backend, gpu)
+    thorough = [replace(contract, precisions=(SINGLE, HALF)) for contract in CONTRACTS]
+    outcome = check(backend, gpu, thorough)
     assert outcome.passed, "\n".join(map(str, outcome.differences)) or outcome.findings
     print(f"{name}: {outcome.closest}; declined {outcome.declined}")
 

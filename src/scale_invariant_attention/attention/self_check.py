@@ -1,7 +1,7 @@
 """Whether a backend is right on a device: a handful of small contracts, forward and backward.
 
-The truth is `tiled` in float64 on the same device. The error may be at most twice that of eager code in
-the same dtype, in gradients three times, plus rounding.
+The truth is `tiled` in float64 on the same device. The error may be at most twice that of eager code
+whose products take the same dtype, in gradients three times, plus rounding.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -32,9 +32,16 @@ ROUNDINGS = 32
 _FLOAT32_EPS = torch.finfo(torch.float32).eps
 
 
+# Half precision is bfloat16, or float16 on devices without it.
+SINGLE, HALF = "float32", "half"
+
+
 @dataclass(frozen=True)
 class Contract:
-    """One kind of call. `learned` is "tau" or "tables" if these get gradients too."""
+    """One kind of call. `learned` is "tau" or "tables" if these get gradients too.
+
+    Kernels differ by precision, and each is compiled at the first check: most contracts run in one.
+    """
 
     name: str
     heads: int = HEADS
@@ -45,6 +52,7 @@ class Contract:
     value_dim: int = 64
     learned: str | None = None
     visibility: Callable[[], Visibility] = Visibility
+    precisions: tuple[str, ...] = (HALF,)
 
 
 def _scattered() -> Visibility:
@@ -65,7 +73,7 @@ def _scattered() -> Visibility:
 
 # No length is a multiple of a tile, and all but the decoding need several.
 CONTRACTS = (
-    Contract("causal"),
+    Contract("causal", precisions=(SINGLE, HALF)),
     Contract("causal, head size 128", head_dim=128, value_dim=128),
     Contract("window", visibility=lambda: Visibility(window=70)),
     Contract(
@@ -78,9 +86,19 @@ CONTRACTS = (
     Contract("positions, documents, mask, window and sinks", visibility=_scattered),
     Contract("decode, one query", heads=4, key_heads=1, queries=1, keys=1500),
     Contract("learned tau", learned="tau"),
-    Contract("learned tau, explicit positions", learned="tau", visibility=_scattered),
-    Contract("learned tables", learned="tables"),
-    Contract("learned tables, explicit positions", learned="tables", visibility=_scattered),
+    Contract(
+        "learned tau, explicit positions",
+        learned="tau",
+        visibility=_scattered,
+        precisions=(SINGLE,),
+    ),
+    Contract("learned tables", learned="tables", precisions=(SINGLE,)),
+    Contract(
+        "learned tables, explicit positions",
+        learned="tables",
+        visibility=_scattered,
+        precisions=(SINGLE,),
+    ),
 )
 
 
@@ -178,8 +196,9 @@ def _use_of_budget(difference: Difference) -> float:
 def _differences(
     backend: "Backend", contract: Contract, device: torch.device
 ) -> Iterator[Difference]:
-    """The error of every result of a contract in float32 and half precision; none if declined."""
-    for dtype in (torch.float32, _half_dtype(device)):
+    """The error of every result of a contract; none if declined."""
+    for precision in contract.precisions:
+        dtype = torch.float32 if precision == SINGLE else _half_dtype(device)
         problem = _Problem.draw(contract, device, dtype)
         if backend.refusal(problem.call(problem.leaves(dtype)), return_lse=True) is not None:
             continue
@@ -318,9 +337,9 @@ def _on(device: torch.device, visibility: Visibility) -> Visibility:
 
 
 def _eager(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Plain attention with every intermediate in the dtype of the call.
+    """Plain attention: output, log-sum-exp, logits and scores.
 
-    Output, log-sum-exp, logits and scores.
+    As in fused kernels, both sides of a product are in the dtype of the call, everything else is wide.
     """
     dtype, wide = call.query.dtype, compute_dtype(call.query.dtype)
     visibility = call.visibility_with_positions()
@@ -338,18 +357,16 @@ def _eager(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     if sink is not None:
         gain, bias = torch.where(sink, 1.0, gain), torch.where(sink, 0.0, bias)
     key, value = (t.repeat_interleave(call.group, 1) for t in (call.key, call.value))
-    scores = _product(call.query, key.mT) * call.scale
-    logits = gain.to(dtype) * scores + bias.to(dtype)
+    scores = call.query.to(wide) @ key.to(wide).mT * call.scale
+    if scores.requires_grad:
+        scores.register_hook(  # type: ignore[no-untyped-call]
+            lambda grad: grad.to(dtype).to(wide)
+        )
+    logits = gain.to(wide) * scores + bias.to(wide)
     hidden = logits.masked_fill(~visible, -torch.inf)
     nothing = ~visible.any(-1, keepdim=True)
     weights = torch.softmax(hidden.masked_fill(nothing, 0), -1).masked_fill(nothing, 0)
-    lse = torch.logsumexp(hidden.masked_fill(nothing, 0).to(wide), -1)
+    lse = torch.logsumexp(hidden.masked_fill(nothing, 0), -1)
     lse = lse.masked_fill(nothing.squeeze(-1), -torch.inf)
-    return _product(weights, value), lse, logits, scores
-
-
-def _product(left: Tensor, right: Tensor) -> Tensor:
-    """Multiply as hardware does in narrow dtypes: accumulate in float32, round at the end."""
-    if left.dtype.itemsize >= 4:
-        return left @ right
-    return (left.float() @ right.float()).to(left.dtype)
+    out = weights.to(dtype).to(wide) @ value.to(wide)
+    return out.to(dtype), lse, logits, scores
