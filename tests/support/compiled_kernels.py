@@ -22,13 +22,15 @@ from triton.compiler import ASTSource
 
 from scale_invariant_attention.attention import (
     Visibility,
-    _triton_backward,
     _triton_forward,
+    _triton_key_gradients,
     _triton_launch,
+    _triton_query_gradients,
 )
-from scale_invariant_attention.attention._triton_launch import Device, Plan
+from scale_invariant_attention.attention._triton_plan import Device, Plan
 from scale_invariant_attention.attention.contract import checked_call
 
+KERNEL_MODULES = (_triton_forward, _triton_key_gradients, _triton_query_gradients)
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 TARGETS = {
     "sm_80": (GPUTarget("cuda", 80, 32), Device("cuda", 80, 108)),
@@ -118,7 +120,7 @@ def without_transform():
     """Compile the same kernels without gain and bias, as the yardstick."""
     changed = [
         (module, name, getattr(module, name), plain)
-        for module in (_triton_forward, _triton_backward)
+        for module in KERNEL_MODULES
         for name, plain in (("affine", _no_affine), ("logits", _plain_logits))
     ]
     for module, name, _, plain in changed:
@@ -133,7 +135,7 @@ def without_transform():
 
 
 def _forget_hashes() -> None:
-    for module in (_triton_forward, _triton_backward):
+    for module in KERNEL_MODULES:
         for function in vars(module).values():
             if isinstance(function, triton.JITFunction):
                 function.hash = None
@@ -209,7 +211,8 @@ CLASSES = {
     "special": r"MUFU",
     "convert": r"I2F(?!P)",
     "float": r"FFMA|FMUL|FADD|HFMA|HADD|HMUL",
-    "integer": r"FMNMX|FSETP|FSEL|ISETP|SEL|I2FP|F2F|IADD|IMAD|LOP|SHF\.|LEA|VIADD|VIMNMX|IMNMX|PRMT|IABS",
+    "integer": r"FMNMX|FSETP|FSEL|ISETP|SEL|I2FP|F2F|IADD|IMAD|LOP|SHF\.|LEA|VIADD|VIMNMX|IMNMX"
+    r"|PRMT|IABS",
     "global load": r"LDG(?!STS)",
     "matrix load": r"LDSM",
     "copy": r"LDGSTS|UTMALDG",

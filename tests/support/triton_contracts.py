@@ -2,8 +2,8 @@
 
     TRITON_INTERPRET=1 python tests/support/triton_contracts.py SEED COUNT
 
-It prints every failure, then the number of contracts. Triton decides at its import whether it interprets,
-so the tests start one process per run.
+It prints every failure, then the number of contracts. Triton decides at its import whether it
+interprets, so the tests start one process per run.
 """
 
 import random
@@ -23,7 +23,7 @@ from random_contracts import Contract, draw
 from torch import Tensor
 
 from scale_invariant_attention.attention import _triton_launch
-from scale_invariant_attention.attention._triton_launch import Device, Tile
+from scale_invariant_attention.attention._triton_plan import Device, Tile
 
 DTYPES = (torch.float32, torch.float32, torch.float32, torch.float16, torch.bfloat16)
 HEADS = 4
@@ -63,7 +63,7 @@ def small(seed: int) -> Contract:
 
 
 def use_tiles_of(seed: int) -> None:
-    """Draw the sides of the tiles, and whether few queries decode or not, from a seed."""
+    """Draw the sides of the tiles, and which variants of the kernels run, from a seed."""
     rng = random.Random(seed)
     tiles: dict[str, Tile] = {}
     for kernel in ("forward", "keys", "queries", "decode"):
@@ -74,7 +74,9 @@ def use_tiles_of(seed: int) -> None:
     def tile(self: Device, kernel: str, size: int, itemsize: int) -> Tile:
         return tiles[kernel]
 
+    computes = rng.random() < 0.3
     Device.tile = tile  # type: ignore[method-assign]
+    Device.computes_transform = lambda *_: computes  # type: ignore[method-assign]
     _triton_launch.DECODE_ROWS = rng.choice((0, 32, 32))
 
 

@@ -1,58 +1,18 @@
-"""Forward kernels: output and log-sum-exp, and the search for keys that are not finite."""
+"""Forward kernel: output and log-sum-exp of a block of queries, by an online softmax."""
 
 import triton
 import triton.language as tl
 
-from ._triton_tiles import add_product, affine, block_range, finite, logits, product, visible
-
-
-@triton.jit(
-    do_not_specialize=[
-        *("key_batch", "key_head", "key_row", "value_batch", "value_head", "value_row"),
-        *("heads", "length", "padded"),
-    ]
+from ._triton_tiles import (
+    add_product,
+    affine,
+    block_range,
+    finite,
+    load_rows,
+    logits,
+    product,
+    visible,
 )
-def spoil_kernel(
-    key,
-    value,
-    spoil,
-    key_batch,
-    key_head,
-    key_row,
-    value_batch,
-    value_head,
-    value_row,
-    heads,
-    length,
-    padded,
-    D: tl.constexpr,
-    DV: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr,
-    BLOCK: tl.constexpr,
-    UNIT: tl.constexpr,
-):
-    """Write NaN for every key that is not finite, or whose value is not, and 0 for all others.
-
-    There are `padded` of them, so that whole blocks can be read without a mask.
-    """
-    problem = tl.program_id(1)
-    batch, head = (problem // heads).to(tl.int64), problem % heads
-    rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    at = rows.to(tl.int64)[:, None]
-    columns, value_columns = tl.arange(0, BLOCK_D)[None, :], tl.arange(0, BLOCK_DV)[None, :]
-    inside = (rows < length)[:, None]
-    key += (batch * key_batch + head * key_head) * UNIT
-    value += (batch * value_batch + head * value_head) * UNIT
-    k = tl.load(key + at * (key_row * UNIT) + columns, mask=inside & (columns < D), other=0.0)
-    v = tl.load(
-        value + at * (value_row * UNIT) + value_columns,
-        mask=inside & (value_columns < DV),
-        other=0.0,
-    )
-    # Zero times anything finite is zero; times anything else, NaN, which sums keep.
-    bad = tl.sum(k.to(tl.float32) * 0.0, 1) + tl.sum(v.to(tl.float32) * 0.0, 1)
-    tl.store(spoil + problem.to(tl.int64) * padded + rows, bad)
 
 
 @triton.jit
@@ -113,10 +73,8 @@ def _tiles(
         v_at = value + here * value_row + columns[:, None] * value_row + value_columns[None, :]
         if MASK:
             k = tl.load(k_at, mask=is_key[None, :] & (depth < D)[:, None], other=0.0)
-        elif D == BLOCK_D:
-            k = tl.load(k_at)
         else:
-            k = tl.load(k_at, mask=(depth < D)[:, None], other=0.0)
+            k = load_rows(k_at, depth[:, None], D, BLOCK_D)
         scores = product(q, k, PRECISION, WIDE)
         if POSITIONS:
             key_position = tl.load(key_positions + begin + columns, mask=is_key, other=0)[None, :]
@@ -170,10 +128,8 @@ def _tiles(
         if MASK:
             v = tl.load(v_at, mask=is_key[:, None] & (value_columns < DV)[None, :], other=0.0)
             v = finite(v)
-        elif DV == BLOCK_DV:
-            v = tl.load(v_at)
         else:
-            v = tl.load(v_at, mask=(value_columns < DV)[None, :], other=0.0)
+            v = load_rows(v_at, value_columns[None, :], DV, BLOCK_DV)
         total_value = add_product(total_value, weights.to(v.dtype), v, PRECISION, WIDE)
         highest = risen
     return total_value, total, highest

@@ -76,8 +76,7 @@ def diagonals_kernel(
     key,
     value,
     grad_out,
-    bases,
-    deltas,
+    terms,
     line,
     sums,
     query_documents,
@@ -170,8 +169,8 @@ def diagonals_kernel(
             k = tl.load(
                 key_here + there * key_row + depth, mask=is_key[:, None] & (depth < D), other=0.0
             )
-            base = tl.load(bases + problem + rows)
-            delta = tl.load(deltas + problem + rows)
+            base = tl.load(terms + 2 * (problem + rows))
+            delta = tl.load(terms + 2 * (problem + rows) + 1)
             silent = (base == float("inf"))[:, None]
             q = finite(tl.where(silent, 0.0, q.to(tl.float32)).to(q.dtype))
             scores = product(q, tl.trans(finite(k)), PRECISION, WIDE)

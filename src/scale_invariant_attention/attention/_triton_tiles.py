@@ -27,6 +27,14 @@ def add_product(total, a, b, PRECISION: tl.constexpr, WIDE: tl.constexpr):
 
 
 @triton.jit
+def load_rows(at, columns, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    """Load a tile of `SIZE` of its `BLOCK` columns."""
+    if SIZE == BLOCK:
+        return tl.load(at)
+    return tl.load(at, mask=columns < SIZE, other=0.0)
+
+
+@triton.jit
 def finite(x):
     """`x` with zeros for NaN and infinities."""
     wide = x.to(tl.float32)
@@ -60,8 +68,7 @@ def _log2(x, PTX: tl.constexpr):
         return tl.inline_asm_elementwise(
             "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
         )
-    else:
-        return tl.log2(x)
+    return tl.log2(x)
 
 
 @triton.jit
@@ -70,8 +77,7 @@ def _sqrt(x, PTX: tl.constexpr):
         return tl.inline_asm_elementwise(
             "sqrt.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
         )
-    else:
-        return tl.sqrt(x)
+    return tl.sqrt(x)
 
 
 @triton.jit
@@ -79,8 +85,7 @@ def distance_of(offset, CAUSAL: tl.constexpr):
     """Distance of pairs at position offsets."""
     if CAUSAL:
         return tl.maximum(offset, 0)
-    else:
-        return tl.abs(offset)
+    return tl.abs(offset)
 
 
 @triton.jit

@@ -274,7 +274,8 @@ def _padded_blocks(values: Tensor, block: int, fill: int | bool) -> Tensor:
     """``[..., length]`` as ``[..., blocks, block]``, the last block padded."""
     missing = -values.shape[-1] % block
     filling = values.new_full((*values.shape[:-1], missing), fill)
-    return torch.cat([values, filling], -1).unflatten(-1, (-1, block))
+    blocks = (values.shape[-1] + missing) // block
+    return torch.cat([values, filling], -1).view(*values.shape[:-1], blocks, block)
 
 
 def _count(name: str, value: int, least: int) -> int:
