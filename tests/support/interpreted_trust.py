@@ -12,7 +12,7 @@ import torch
 from quick_interpreter import patch_the_language_once
 
 import scale_invariant_attention as sia
-from scale_invariant_attention.attention import _triton_launch, backends, self_check, trust
+from scale_invariant_attention.attention import _triton_plan, backends, self_check, trust
 
 
 def first_choice_on_cpus() -> None:
@@ -20,24 +20,25 @@ def first_choice_on_cpus() -> None:
     kernels = replace(backends.BACKENDS["triton"], auto_on=("cpu",))
     others = {name: it for name, it in backends.BACKENDS.items() if name != "triton"}
     backends.BACKENDS = {"triton": kernels, **others}
+    small = {"queries": 40, "keys": 40, "head_dim": 16, "precisions": (self_check.SINGLE,)}
     short = [
-        self_check.Contract("causal", heads=1, key_heads=1, queries=40, keys=40, head_dim=16),
-        self_check.Contract("learned tau", queries=20, keys=20, head_dim=16, learned="tau"),
+        self_check.Contract("causal", heads=1, key_heads=1, **small),
+        self_check.Contract("learned tau", learned="tau", **small),
     ]
     trust.check = lambda *where: self_check.check(*where, short)
 
 
 def break_the_table() -> None:
     """Shift the pairs of gain and bias by one distance."""
-    right = _triton_launch.Plan.lines.func
+    right = _triton_plan.Plan.lines.func
 
     def shifted(plan):
         line, slopes = right(plan)
         return (None if line is None else line.roll(1, 1)), slopes
 
     broken = cached_property(shifted)
-    broken.__set_name__(_triton_launch.Plan, "lines")
-    _triton_launch.Plan.lines = broken
+    broken.__set_name__(_triton_plan.Plan, "lines")
+    _triton_plan.Plan.lines = broken
 
 
 def main() -> None:
