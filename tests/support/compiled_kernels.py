@@ -100,6 +100,7 @@ def launches(
 def _no_affine(
     offset,
     line,
+    line_base,
     length,
     inverse_tau,
     unit,
