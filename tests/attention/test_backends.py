@@ -16,7 +16,7 @@ def query():
 def test_available_and_unavailable_share_out_all_names():
     for device in ("cpu", "cuda", "meta", torch.device("cpu")):
         available, unavailable = sia.available_backends(device), sia.unavailable_backends(device)
-        assert {*available, *unavailable} == {"reference", "tiled", "cpu", "flex"}
+        assert {*available, *unavailable} == {"reference", "tiled", "cpu", "flex", "triton"}
         assert not {*available} & {*unavailable}
         assert all(unavailable.values())
 

@@ -69,7 +69,7 @@ AMPERE_TILES = {
     "forward": (Tile(128, 64, 4, 3), Tile(128, 64, 8, 3)),
     "keys": (Tile(32, 128, 8, 2), Tile(64, 64, 8, 2)),
     "queries": (Tile(128, 64, 8, 2), Tile(128, 32, 8, 2)),
-    "diagonals": (Tile(64, 64, 8, 1), Tile(64, 64, 8, 1)),
+    "diagonals": (Tile(32, 32, 4, 1), Tile(32, 32, 4, 1)),
     "decode": (Tile(16, 64, 4, 3), Tile(16, 64, 4, 3)),
 }
 HOPPER_TILES = {
@@ -80,11 +80,11 @@ HOPPER_TILES = {
     "decode": (Tile(16, 64, 4, 3), Tile(16, 64, 4, 3)),
 }
 HIP_TILES = {
-    "forward": (Tile(128, 64, 4, 1), Tile(128, 64, 8, 1)),
-    "keys": (Tile(32, 64, 4, 1), Tile(32, 64, 8, 1)),
-    "queries": (Tile(64, 32, 4, 1), Tile(64, 32, 8, 1)),
+    "forward": (Tile(128, 32, 4, 1), Tile(64, 32, 4, 1)),
+    "keys": (Tile(32, 64, 4, 1), Tile(16, 64, 4, 1)),
+    "queries": (Tile(64, 32, 4, 1), Tile(64, 16, 4, 1)),
     "diagonals": (Tile(64, 64, 8, 1), Tile(64, 64, 8, 1)),
-    "decode": (Tile(16, 64, 4, 1), Tile(16, 64, 4, 1)),
+    "decode": (Tile(16, 64, 4, 1), Tile(16, 32, 4, 1)),
 }
 # For float32, and for larger heads.
 WIDE_TILES = {
