@@ -13,7 +13,7 @@ import scale_invariant_attention as sia
 from scale_invariant_attention.attention import triton as backend
 
 SUPPORT = Path(__file__).parents[1] / "support"
-CONTRACTS, AT_ONCE = 400, 50
+CONTRACTS, AT_ONCE = 400, 100
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 
 

@@ -4,7 +4,6 @@ their cost.
 Kernels are compiled from the arguments of real launches, so that the checks see what users run.
 """
 
-import os
 import re
 import subprocess
 import tempfile
@@ -64,7 +63,16 @@ class Launch:
 
 
 def launches(
-    target: str, size: int, *, tau_grads=False, tables=False, queries=512, keys=512, **settings
+    target: str,
+    size: int,
+    *,
+    tau_grads=False,
+    tables=False,
+    queries=512,
+    keys=512,
+    tau=1.0,
+    scale=None,
+    **settings,
 ) -> list[Launch]:
     """All launches of forward and backward of a call in bfloat16, recorded and not run."""
     recorded = []
@@ -78,12 +86,15 @@ def launches(
 
     query = torch.zeros(2, 8, queries, size, dtype=torch.bfloat16)
     key = torch.zeros(2, 2, keys, size, dtype=torch.bfloat16)
-    affine, tau = None, torch.ones(8)
+    affine, tau = None, torch.full((8,), tau)
     if tables:
         from scale_invariant_attention import DistanceAffine
 
-        affine, tau = DistanceAffine(torch.ones(8, keys), torch.zeros(8, keys)), None
-    call = checked_call(query, key, key, affine=affine, tau=tau, visibility=Visibility(**settings))
+        length = max(queries, keys)
+        affine, tau = DistanceAffine(torch.ones(8, length), torch.zeros(8, length)), None
+    call = checked_call(
+        query, key, key, affine=affine, tau=tau, visibility=Visibility(**settings), scale=scale
+    )
     original = _triton_launch.Plan
     _triton_launch.Plan = Recorder
     try:
@@ -100,6 +111,7 @@ def launches(
 def _no_affine(
     offset,
     line,
+    line_base,
     length,
     inverse_tau,
     unit,
@@ -278,13 +290,11 @@ def model(loop: Counter, target: str, products: int, warps: int) -> tuple[float,
     return max(tensor, rest), tensor + rest
 
 
+# Matrix products of a tile.
+PRODUCTS = {"forward": 2, "key_gradients": 4, "query_gradients": 3}
+
+
 def tile_products(launch: Launch) -> int:
     """Multiplications of one pass through the main loop of a launch."""
     a = launch.arguments
-    count = {"forward": 2, "key_gradients": 4, "query_gradients": 3}[launch.name]
-    return count * a["BLOCK_M"] * a["BLOCK_N"] * a["D"]
-
-
-def workers() -> int:
-    """Processes that compile at the same time."""
-    return min(2, os.cpu_count() or 1)
+    return PRODUCTS[launch.name] * a["BLOCK_M"] * a["BLOCK_N"] * a["D"]

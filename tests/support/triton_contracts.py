@@ -26,7 +26,7 @@ from scale_invariant_attention.attention import _triton_launch
 from scale_invariant_attention.attention._triton_plan import Device, Tile
 
 DTYPES = (torch.float32, torch.float32, torch.float32, torch.float16, torch.bfloat16)
-HEADS = 4
+HEADS = 2
 SIDES = (16, 32, 64)
 
 
@@ -124,14 +124,14 @@ def failures(seed: int) -> list[str]:
     use_tiles_of(seed)
     results = run(contract, public_call("triton"))
     found = Judge(contract).violations(results)
-    if seed % 4 == 0:
+    if seed % 8 == 0:
         again = run(contract, public_call("triton")).tensors()
         found += [
             f"{name} differs when repeated"
             for name, tensor in results.tensors().items()
             if not torch.equal(tensor, again[name])
         ]
-    if seed % 4 == 2:
+    if seed % 8 == 4:
         found += [f"hidden NaN: {leak}" for leak in hidden_nan_leaks(contract, "triton")]
     return [f"{contract}\n    {failure}" for failure in found]
 

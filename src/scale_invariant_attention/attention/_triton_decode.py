@@ -6,7 +6,7 @@ All query heads of a group share every key that is read: a tile has one row per 
 import triton
 import triton.language as tl
 
-from ._triton_tiles import add_product, affine, finite, logits, product, visible
+from ._triton_tiles import add_product, affine, finite, logits, narrow, product, visible
 
 
 @triton.jit(
@@ -93,13 +93,11 @@ def split_kernel(
     spoiled = tl.sum(q.to(tl.float32) * 0.0, 1)
     q = finite(q)
     inverse_tau = 1.0
-    index_base = 0
+    # Rows of several heads.
+    line_base = (tl.where(is_row, head, 0) * line_row + origin)[:, None]
     if AFFINE == "tau":
         inverse_tau = 1.0 / tl.load(taus + head * tau_row, mask=is_row, other=1.0)[:, None]
         q = (q.to(tl.float32) * sign).to(q.dtype)
-    else:
-        # Rows of several heads: the head is part of the index.
-        index_base = (tl.where(is_row, head, 0) * line_row + origin)[:, None]
     query_position, query_document = key_length - query_length + queries, queries
     if POSITIONS:
         query_positions += batch * query_positions_row
@@ -143,14 +141,8 @@ def split_kernel(
         offset = query_position[:, None] - key_position
         if AFFINE == "line":
             # Keys beyond the split are hidden, and must not leave the line.
-            index = tl.where(is_key[None, :] & is_row[:, None], offset, 0) + index_base
-            gain, bias = affine(index, line, 0, 0.0, unit, "line", CAUSAL, PTX)
-        elif AFFINE == "table":
-            distance = tl.maximum(offset, 0) if CAUSAL else tl.abs(offset)
-            index = tl.minimum(distance, length - 1).to(tl.int32) + index_base
-            gain, bias = affine(index, line, 0, 0.0, unit, "line", CAUSAL, PTX)
-        else:
-            gain, bias = affine(offset, line, 0, inverse_tau, unit, "tau", CAUSAL, PTX)
+            offset = tl.where(is_key[None, :] & is_row[:, None], offset, 0)
+        gain, bias = affine(offset, line, line_base, length, inverse_tau, unit, AFFINE, CAUSAL, PTX)
         sink = is_key[None, :]
         if SINKS:
             sink = key_position < sinks
@@ -183,7 +175,7 @@ def split_kernel(
         total = total * shrink + tl.sum(weights, 1)
         total_value = total_value * shrink[:, None]
         v = finite(v)
-        total_value = add_product(total_value, weights.to(v.dtype), v, PRECISION, WIDE)
+        total_value = add_product(total_value, narrow(weights, v, WIDE), v, PRECISION, WIDE)
         highest = risen
 
     nothing = total == 0.0

@@ -10,6 +10,7 @@ from ._triton_tiles import (
     finite,
     load_rows,
     logits,
+    narrow,
     product,
     visible,
 )
@@ -30,6 +31,7 @@ def _tiles(
     key_documents,
     key_mask,
     line,
+    line_base,
     blocks,
     first,
     last,
@@ -87,7 +89,7 @@ def _tiles(
             # then LLVM no longer sees which offsets of a thread are equal.
             exists = offset > (position - key_length)[:, None]
             sink = offset > (position - sinks)[:, None]
-        gain, bias = affine(offset, line, length, inverse_tau, unit, AFFINE, CAUSAL, PTX)
+        gain, bias = affine(offset, line, line_base, length, inverse_tau, unit, AFFINE, CAUSAL, PTX)
         if SINKS:
             gain, bias = tl.where(sink, unit, gain), tl.where(sink, 0.0, bias)
         if MASK:
@@ -130,7 +132,7 @@ def _tiles(
             v = finite(v)
         else:
             v = load_rows(v_at, value_columns[None, :], DV, BLOCK_DV)
-        total_value = add_product(total_value, weights.to(v.dtype), v, PRECISION, WIDE)
+        total_value = add_product(total_value, narrow(weights, v, WIDE), v, PRECISION, WIDE)
         highest = risen
     return total_value, total, highest
 
@@ -235,6 +237,7 @@ def forward_kernel(
     spoiled = tl.sum(q.to(tl.float32) * 0.0, 1)
     q = finite(q)
     inverse_tau = 1.0
+    line_base = 0
     if AFFINE == "tau":
         inverse_tau = 1.0 / tl.load(taus + head * tau_row)
         q = (q.to(tl.float32) * sign).to(q.dtype)
@@ -299,6 +302,7 @@ def forward_kernel(
                 key_documents,
                 key_mask,
                 line,
+                line_base,
                 blocks,
                 begin,
                 stop,

@@ -14,6 +14,7 @@ from ._triton_tiles import (
     finite,
     load_rows,
     logits,
+    narrow,
     product,
     visible,
 )
@@ -35,6 +36,7 @@ def _key_tiles(
     query_positions,
     query_documents,
     line,
+    line_base,
     blocks,
     first,
     last,
@@ -96,7 +98,7 @@ def _key_tiles(
             offset = (start + begin + r)[None, :] - tl.arange(0, BLOCK_N)[:, None]
             # Written with offsets, as in forward.
             sink = offset > (start + begin + r + key_start - sinks)[None, :]
-        gain, bias = affine(offset, line, length, inverse_tau, unit, AFFINE, CAUSAL, PTX)
+        gain, bias = affine(offset, line, line_base, length, inverse_tau, unit, AFFINE, CAUSAL, PTX)
         if SINKS:
             gain, bias = tl.where(sink, unit, gain), tl.where(sink, 0.0, bias)
         weights = tl.exp2(logits(scores, gain, bias) - base[None, :])
@@ -125,13 +127,13 @@ def _key_tiles(
         grad = load_rows(grad_at, value_depth, DV, BLOCK_DV)
         if MASK:
             grad = tl.where(silent, 0.0, grad.to(tl.float32)).to(v.dtype)
-        grad_value = add_product(grad_value, weights.to(grad.dtype), grad, PRECISION, WIDE)
+        grad_value = add_product(grad_value, narrow(weights, grad, WIDE), grad, PRECISION, WIDE)
         grad_weights = product(v, tl.trans(grad), PRECISION, WIDE)
         grad_logits = weights * (grad_weights - delta[None, :])
         if MASK:
             # For a NaN row, the zero weight times NaN is NaN.
             grad_logits = tl.where(seen, grad_logits, 0.0)
-        grad_key = add_product(grad_key, (grad_logits * gain).to(q.dtype), q, PRECISION, WIDE)
+        grad_key = add_product(grad_key, narrow(grad_logits * gain, q, WIDE), q, PRECISION, WIDE)
     return grad_key, grad_value
 
 
@@ -289,11 +291,10 @@ def key_gradients_kernel(
             full = tl.where(sound, full, last)
             end = tl.maximum(end, full)
         inverse_tau = 1.0
-        line_here = line
+        # An index rather than a pointer, which would take two registers where none is left.
+        line_base = head * line_row + origin
         if AFFINE == "tau":
             inverse_tau = 1.0 / tl.load(taus + head * tau_row)
-        else:
-            line_here = line + (head.to(tl.int64) * line_row + origin) * 2
         for part in tl.static_range(3):
             if part == 0:
                 begin, stop = first, full
@@ -316,7 +317,8 @@ def key_gradients_kernel(
                     terms + row * padded * 2,
                     query_positions,
                     query_documents,
-                    line_here,
+                    line,
+                    line_base,
                     blocks,
                     begin,
                     stop,

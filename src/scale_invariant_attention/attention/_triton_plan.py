@@ -69,22 +69,22 @@ AMPERE_TILES = {
     "forward": (Tile(128, 64, 4, 3), Tile(128, 64, 8, 3)),
     "keys": (Tile(32, 128, 8, 2), Tile(64, 64, 8, 2)),
     "queries": (Tile(128, 64, 8, 2), Tile(128, 32, 8, 2)),
-    "diagonals": (Tile(64, 64, 8, 1), Tile(64, 64, 8, 1)),
+    "diagonals": (Tile(32, 32, 4, 1), Tile(32, 32, 4, 1)),
     "decode": (Tile(16, 64, 4, 3), Tile(16, 64, 4, 3)),
 }
 HOPPER_TILES = {
-    "forward": (Tile(128, 128, 8, 2), Tile(128, 128, 8, 2)),
+    "forward": (Tile(128, 128, 8, 3), Tile(128, 128, 8, 2)),
     "keys": (Tile(64, 128, 8, 2), Tile(32, 128, 8, 2)),
     "queries": (Tile(128, 64, 8, 2), Tile(128, 64, 8, 2)),
     "diagonals": (Tile(64, 64, 8, 1), Tile(64, 64, 8, 1)),
     "decode": (Tile(16, 64, 4, 3), Tile(16, 64, 4, 3)),
 }
 HIP_TILES = {
-    "forward": (Tile(128, 64, 4, 1), Tile(128, 64, 8, 1)),
-    "keys": (Tile(32, 64, 4, 1), Tile(32, 64, 8, 1)),
-    "queries": (Tile(64, 32, 4, 1), Tile(64, 32, 8, 1)),
+    "forward": (Tile(128, 32, 4, 1), Tile(64, 32, 4, 1)),
+    "keys": (Tile(32, 64, 4, 1), Tile(16, 64, 4, 1)),
+    "queries": (Tile(64, 32, 4, 1), Tile(64, 16, 4, 1)),
     "diagonals": (Tile(64, 64, 8, 1), Tile(64, 64, 8, 1)),
-    "decode": (Tile(16, 64, 4, 1), Tile(16, 64, 4, 1)),
+    "decode": (Tile(16, 64, 4, 1), Tile(16, 32, 4, 1)),
 }
 # For float32, and for larger heads.
 WIDE_TILES = {
@@ -275,7 +275,7 @@ class Plan:
         return {
             "PTX": self.device.kind == "cuda",
             "PRECISION": "tf32" if tf32 else "ieee",
-            "WIDE": self.device.kind == "interpreter" and narrow,
+            "WIDE": self.device.kind == "interpreter" and self.query.dtype == torch.bfloat16,
         }
 
     @cached_property

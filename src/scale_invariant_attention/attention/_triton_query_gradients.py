@@ -14,6 +14,7 @@ from ._triton_tiles import (
     finite,
     load_rows,
     logits,
+    narrow,
     product,
     slopes,
     visible,
@@ -37,6 +38,7 @@ def _query_tiles(
     key_mask,
     line,
     slope_line,
+    line_base,
     blocks,
     first,
     last,
@@ -97,7 +99,7 @@ def _query_tiles(
             # Written with offsets, as in forward.
             exists = offset > (position - key_length)[:, None]
             sink = offset > (position - sinks)[:, None]
-        gain, bias = affine(offset, line, length, inverse_tau, unit, AFFINE, CAUSAL, PTX)
+        gain, bias = affine(offset, line, line_base, length, inverse_tau, unit, AFFINE, CAUSAL, PTX)
         if SINKS:
             gain, bias = tl.where(sink, unit, gain), tl.where(sink, 0.0, bias)
         weights = tl.exp2(logits(scores, gain, bias) - base[:, None])
@@ -128,13 +130,15 @@ def _query_tiles(
             grad_logits = tl.where(seen, grad_logits, 0.0)
         if TAU_GRADIENT:
             of_gain, of_bias = slopes(
-                offset, slope_line, gain, inverse_tau, unit, AFFINE, CAUSAL, PTX
+                offset, slope_line, line_base, gain, inverse_tau, unit, AFFINE, CAUSAL, PTX
             )
             by_pair = grad_logits * tl.fma(scores, of_gain, of_bias)
             if SINKS:
                 by_pair = tl.where(sink, 0.0, by_pair)
             grad_tau += tl.sum(by_pair, 1)
-        grad_query = add_product(grad_query, (grad_logits * gain).to(k.dtype), k, PRECISION, WIDE)
+        grad_query = add_product(
+            grad_query, narrow(grad_logits * gain, k, WIDE), k, PRECISION, WIDE
+        )
     return grad_query, grad_tau
 
 
@@ -253,6 +257,7 @@ def query_gradients_kernel(
     )
     grad = tl.where(silent, 0.0, grad.to(tl.float32)).to(grad.dtype)
     inverse_tau = 1.0
+    line_base = 0
     if AFFINE == "tau":
         inverse_tau = 1.0 / tl.load(taus + head * tau_row)
         q = (q.to(tl.float32) * sign).to(q.dtype)
@@ -318,6 +323,7 @@ def query_gradients_kernel(
                 key_mask,
                 line,
                 slope_line,
+                line_base,
                 blocks,
                 begin,
                 stop,

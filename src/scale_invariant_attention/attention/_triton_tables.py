@@ -136,8 +136,8 @@ def diagonals_kernel(
     r = tl.arange(0, BLOCK)
     depth, value_depth = tl.arange(0, BLOCK_D)[None, :], tl.arange(0, BLOCK_DV)[None, :]
     offset = corner + r[:, None] - r[None, :]
-    line += (head.to(tl.int64) * line_row + origin) * 2
-    gain, bias = affine(offset, line, 0, 0.0, unit, "line", CAUSAL, PTX)
+    line_base = head * line_row + origin
+    gain, bias = affine(offset, line, line_base, 0, 0.0, unit, "line", CAUSAL, PTX)
     sum_gain = tl.zeros([BLOCK, BLOCK], tl.float32)
     sum_bias = tl.zeros([BLOCK, BLOCK], tl.float32)
     shift = key_length - query_length

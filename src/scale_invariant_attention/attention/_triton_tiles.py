@@ -27,6 +27,15 @@ def add_product(total, a, b, PRECISION: tl.constexpr, WIDE: tl.constexpr):
 
 
 @triton.jit
+def narrow(x, like, WIDE: tl.constexpr):
+    """`x` in the dtype of the other side of a product."""
+    if WIDE:
+        # The interpreter truncates to bfloat16, which no device does.
+        return x
+    return x.to(like.dtype)
+
+
+@triton.jit
 def load_rows(at, columns, SIZE: tl.constexpr, BLOCK: tl.constexpr):
     """Load a tile of `SIZE` of its `BLOCK` columns."""
     if SIZE == BLOCK:
@@ -92,6 +101,7 @@ def distance_of(offset, CAUSAL: tl.constexpr):
 def affine(
     offset,
     line,
+    line_base,
     length,
     inverse_tau,
     unit,
@@ -101,15 +111,16 @@ def affine(
 ):
     """Gain and bias of pairs at integer position offsets.
 
-    AFFINE is "line": `line` holds pairs by offset, also negative ones; "table": by distance, and
-    `length` of them; or "tau": computed in registers, with `unit` the gain at distance zero.
+    AFFINE is "line": `line` holds pairs by offset, also negative ones, with offset zero at index
+    `line_base`; "table": by distance, and `length` of them; or "tau": computed in registers, with `unit`
+    the gain at distance zero.
     """
     if AFFINE == "line":
-        gain, bias = _pair(line, offset, PTX)
+        gain, bias = _pair(line, offset + line_base, PTX)
     elif AFFINE == "table":
         # Distances beyond the table belong to hidden pairs.
         index = tl.minimum(distance_of(offset, CAUSAL), length - 1).to(tl.int32)
-        gain, bias = _pair(line, index, PTX)
+        gain, bias = _pair(line, index + line_base, PTX)
     else:
         ratio = distance_of(offset, CAUSAL).to(tl.float32) * inverse_tau
         # u / ln 2, with u = log1p(t / tau): gain = sqrt(1 + 2 u), bias = -2 u
@@ -130,6 +141,7 @@ def logits(scores, gain, bias):
 def slopes(
     offset,
     line,
+    line_base,
     gain,
     inverse_tau,
     unit,
@@ -139,7 +151,7 @@ def slopes(
 ):
     """Derivatives by tau: of the natural logit per raw score, and of the natural bias."""
     if AFFINE == "line":
-        of_gain, of_bias = _pair(line, offset, PTX)
+        of_gain, of_bias = _pair(line, offset + line_base, PTX)
     else:
         # u' = -t / (tau (t + tau)); the gain's is u' / gain.
         ratio = distance_of(offset, CAUSAL).to(tl.float32) * inverse_tau
