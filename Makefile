@@ -7,7 +7,7 @@ PACKAGING := pyproject.toml constraints.txt setup.py MANIFEST.in
 OP := src/scale_invariant_attention/attention
 KERNELS := build_kernels.py $(wildcard $(OP)/csrc/*)
 
-.PHONY: demo test pytest test-slow lint types fuzz sanitize sanitize-threads bench bench-page docs clean
+.PHONY: demo test pytest test-slow test-kernels test-gpu lint types fuzz fuzz-triton sanitize sanitize-threads bench bench-page docs clean
 
 demo: $(INSTALLED)  ## Show why this matters, in minutes.
 	$(BIN)/sia demo
@@ -21,6 +21,13 @@ pytest: $(INSTALLED)
 test-slow: $(INSTALLED)  ## The tests that take minutes, which `make test` skips.
 	$(BIN)/python -m pytest -m slow
 
+test-kernels: $(INSTALLED)  ## Compile all Triton kernels for their targets, and count instructions.
+	$(BIN)/python -m pytest -m "kernels or not kernels" tests/attention/test_triton_compiled.py
+
+# The tests of the op and of the model run on the CPU as ever, and in addition on the backends of the GPU.
+test-gpu: $(INSTALLED)  ## Everything that a GPU can be tested with; without one it fails and says so.
+	$(BIN)/python -m pytest --on cuda -n 4 --dist worksteal tests/attention tests/model tests/gpu
+
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -33,6 +40,10 @@ SECONDS ?= inf
 SEED ?= 1000000
 fuzz: $(INSTALLED)  ## Random contracts: make fuzz SECONDS=600, make fuzz CASES=1 SEED=123.
 	$(BIN)/python tests/fuzz_contracts.py --cases $(CASES) --seconds $(SECONDS) --seed $(SEED)
+
+TRITON_CASES ?= 5000
+fuzz-triton: $(INSTALLED)  ## Random contracts on the Triton kernels, in Triton's interpreter.
+	TRITON_INTERPRET=1 $(BIN)/python tests/support/triton_contracts.py $(SEED) $(TRITON_CASES)
 
 # The same contracts, with kernels that stop at the first invalid memory access, undefined operation or data race.
 # Python is not built with GCC's sanitizers, so their runtime is preloaded, and the C++ library with it: without the

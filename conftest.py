@@ -24,3 +24,10 @@ if find_spec("transformers") is None:
         "tests/lab/reporting/test_conversion_section.py",
         "tests/lab/reporting/test_extension_section.py",
     ]
+if find_spec("triton") is None:
+    collect_ignore_glob += [
+        "src/scale_invariant_attention/attention/_triton_*.py",
+        "tests/support/*triton*.py",
+        "tests/support/compiled_kernels.py",
+        "tests/support/quick_interpreter.py",
+    ]

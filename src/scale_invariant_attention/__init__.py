@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         available_backends,
         backend_for,
         distance_affine_attention,
+        run_self_checks,
         scale_invariant_attention,
         unavailable_backends,
     )
@@ -30,6 +31,7 @@ __all__ = [
     "backend_for",
     "distance_affine_attention",
     "model",
+    "run_self_checks",
     "scale_invariant_attention",
     "schemes",
     "theory",

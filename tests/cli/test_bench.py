@@ -4,13 +4,15 @@ import sys
 from dataclasses import replace
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from scale_invariant_attention import provenance
+from scale_invariant_attention.attention import self_check
 from scale_invariant_attention.cli import app
 from scale_invariant_attention.lab.benchmark import comparisons, grid, models, rivals
+from scale_invariant_attention.lab.benchmark.bounds import Bounds
 from scale_invariant_attention.lab.benchmark.records import ModelTiming, Ratio, Timing, read_records
-from scale_invariant_attention.lab.benchmark.timing import Bounds
 from scale_invariant_attention.model import GPTConfig
 
 QUICK = ("--quick", "--no-memory", "--rivals", "tiled", "--seconds", "0")
@@ -104,7 +106,7 @@ def test_nothing_is_measured_if_a_rival_is_wrong(output, monkeypatch):
     contenders["wrong"] = replace(
         contenders["tiled"], name="wrong", attention=lambda *i, **c: 1.0001 * right(*i, **c)
     )
-    monkeypatch.setattr(rivals, "contenders", lambda: contenders)
+    monkeypatch.setattr(rivals, "contenders", lambda device="cpu": contenders)
     done = run(output, "--quick", "--rivals", "tiled,wrong")
     assert done.exit_code == 1
     complaint, last = done.stderr.splitlines()
@@ -175,7 +177,7 @@ def test_a_declined_comparison_is_skipped(output, few_comparisons, monkeypatch):
         return tiled(*inputs, **contract)
 
     contenders["tiled"] = replace(contenders["tiled"], attention=without_window)
-    monkeypatch.setattr(rivals, "contenders", lambda: contenders)
+    monkeypatch.setattr(rivals, "contenders", lambda device="cpu": contenders)
     done = ratios(output, "--quick", "--no-flex", "--backend", "tiled", "--seconds", "0")
     assert done.exit_code == 0
     assert "without window of 4, to the whole triangle: no windows today" in done.output
@@ -264,3 +266,67 @@ def test_without_matplotlib_the_extra_is_named(output, monkeypatch):
     assert done.exit_code == 1
     assert not figures.exists()
     assert 'pip install "scale-invariant-attention[plots]"' in done.stderr
+
+
+HALF = ("--dtype", "bfloat16", "--quick", "--no-memory", "--seconds", "0", "--lengths", "64")
+
+
+def test_another_dtype_goes_the_way_of_a_gpu_and_ends_in_one_report(output):
+    """The path of `--device cuda` but for the clock and the rivals that need a GPU."""
+    report = output.with_name("report.md")
+    done = run(output, *HALF, "--rivals", "tiled,eager", "--report", str(report))
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines()[-1] == f"To send back: {report}"
+    text = report.read_text()
+    assert "# Benchmark of cpu, bfloat16" in text
+    assert "No backend on this device needs one." in text
+    assert "TFLOP/s | share of peak" in text
+    assert "GB/s | share of bandwidth" in text
+    assert "## Backward alone" in text
+    # The records are all in it.
+    assert read_records(report, Timing) == read_records(output, Timing)
+    origin, rows = read_records(report, Timing)
+    assert (origin["dtype"], origin["device"], origin["batch"]) == ("bfloat16", "cpu", "batch 1")
+    assert {"driver", "triton"} & origin.keys() == {"triton"}
+    assert len(rows) == 3 * 3
+
+
+def test_elsewhere_a_wrong_rival_is_left_out_and_reported(output, monkeypatch):
+    contenders = rivals.contenders()
+    wrong = replace(contenders["eager"], attention=lambda q, k, v: 1.1 * rivals.eager(q, k, v))
+    contenders["eager"] = wrong
+    monkeypatch.setattr(rivals, "contenders", lambda device="cpu": contenders)
+    report = output.with_name("report.md")
+    options = ("--rivals", "eager", "--passes", "forward", "--report", str(report))
+    done = run(output, *HALF, *options)
+    assert done.exit_code == 0
+    assert "without eager is wrong (200 queries): output errs by" in done.output
+    assert "- without eager is wrong" in report.read_text()
+    assert [row.rival for row in read_records(output, Timing)[1]] == ["sdpa"]
+
+
+def test_self_checks_stand_in_the_report(output, monkeypatch):
+    found = self_check.Difference("window", "float32", "output", 0.5, 1e-6)
+    outcomes = {
+        "good": self_check.Outcome("good", closest=found, seconds=1.25),
+        "bad": self_check.Outcome("bad", differences=(found,)),
+    }
+    monkeypatch.setattr("scale_invariant_attention.attention.run_self_checks", lambda _: outcomes)
+    report = output.with_name("report.md")
+    options = ("--rivals", "eager", "--passes", "decode", "--report", str(report))
+    assert run(output, *HALF, *options).exit_code == 0
+    text = report.read_text()
+    assert "| good | passed | 1.2 | window, float32: output errs by 0.5, allowed is 1e-06 |" in text
+    assert "| bad | **FAILED**: window, float32: output errs by 0.5" in text
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_there_is_no_cuda(output):
+    done = run(output, "--device", "cuda")
+    assert done.exit_code == 2
+    assert "finds no GPU on this machine" in done.output
+    done = run(output, "--device", "tpu")
+    assert done.exit_code == 2
+    assert "device must be cpu or cuda, got 'tpu'" in done.output
+    done = run(output, "--dtype", "int8")
+    assert "dtype must be one of float32, bfloat16, float16; got 'int8'" in done.output

@@ -5,8 +5,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from scale_invariant_attention.attention import cpu_library, reference
-from scale_invariant_attention.attention.backends import BACKENDS
+from scale_invariant_attention.attention import cpu_library, reference, self_check, tiled, trust
+from scale_invariant_attention.attention.backends import BACKENDS, Backend
 from scale_invariant_attention.cli import app
 from scale_invariant_attention.lab import doctor as check_up
 
@@ -150,3 +150,66 @@ def test_a_gpu_is_described(monkeypatch):
     run = doctor()
     assert "Some GPU, 80.0 GiB, compute capability 9.0" in run.output
     assert run.output.count("cuda ") == len(BACKENDS)
+
+
+@pytest.fixture
+def new_kernel(monkeypatch, tmp_path):
+    """A function that registers a backend which needs a self-check, of two contracts."""
+    run, short = self_check.check, (self_check.CONTRACTS[0], self_check.CONTRACTS[2])
+    monkeypatch.setattr(trust, "check", lambda *where: run(*where, short))
+    monkeypatch.setattr(trust, "OUTCOMES", trust.Outcomes())
+    monkeypatch.setattr(trust, "cache_folder", lambda: tmp_path)
+
+    def register(attention):
+        backend = Backend("new", attention, needs_self_check=True)
+        monkeypatch.setitem(BACKENDS, "new", backend)
+
+    return register
+
+
+def test_self_checks_run_fresh_and_are_recorded(new_kernel, tmp_path):
+    calls = []
+
+    def counted(call, _):
+        calls.append(call)
+        return tiled.attention(call)
+
+    new_kernel(counted)
+    for _ in range(2):
+        before = len(calls)
+        run = doctor()
+        assert run.exit_code == 0
+        assert "OK; closest to its budget: " in run.output
+        assert len(calls) - before == 4  # the formula, and two contracts, one in two dtypes
+    assert len(list(tmp_path.iterdir())) == 1
+    (outcome,) = json.loads(doctor("--json").output)["self_checks"]
+    assert (outcome["device"], outcome["backend"], outcome["passed"]) == ("cpu", "new", True)
+
+
+def without_window(call, _):
+    return tiled.attention(replace(call, visibility=replace(call.visibility, window=None)))
+
+
+def not_a_number_with_a_window(call, _):
+    out, lse = tiled.attention(call)
+    return (out if call.visibility.window is None else out * torch.nan), lse
+
+
+@pytest.mark.parametrize("attention", [without_window, not_a_number_with_a_window])
+def test_a_failed_self_check_shows_what_differs(new_kernel, attention):
+    new_kernel(attention)
+    run = doctor()
+    assert run.exit_code == 1
+    assert "FAILED: window, bfloat16: output errs by" in run.output
+    assert "new: window, bfloat16: gradient of key errs by" in run.output
+    run = doctor("--json")
+    assert run.exit_code == 1
+    report = json.loads(run.output, parse_constant=pytest.fail)
+    assert not report["ok"]
+    (outcome,) = report["self_checks"]
+    assert not outcome["passed"]
+    assert outcome["differences"][0]["contract"] == "window"
+
+
+def test_without_such_backends_there_is_no_such_section():
+    assert "Self-check, forward" not in doctor().output

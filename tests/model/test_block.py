@@ -1,5 +1,7 @@
 """A block alone: its parts, the backends that run it, and activations computed again."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from backend_names import WHOLE, needs_kernels
@@ -36,12 +38,7 @@ class Runs:
     def __init__(self, monkeypatch):
         self.names = []
         for name, backend in backends.BACKENDS.items():
-            watched = backends.Backend(
-                name,
-                self.watch(name, backend.attention),
-                backend.unavailable_reason,
-                backend.unsupported_reason,
-            )
+            watched = replace(backend, attention=self.watch(name, backend.attention))
             monkeypatch.setitem(backends.BACKENDS, name, watched)
 
     def watch(self, name, attention):

@@ -2,6 +2,7 @@
 
 import random
 
+import moved_backends
 import torch
 from error_budgets import Judge, Results, public_call, run
 from random_contracts import Contract
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from scale_invariant_attention import available_backends
 from scale_invariant_attention.attention import Visibility, tiled
+from scale_invariant_attention.attention.backends import BACKENDS
 from scale_invariant_attention.attention.contract import checked_call
 
 
@@ -23,6 +25,10 @@ def failures(contract: Contract) -> list[str]:
     if "cpu" in available_backends() and contract.query.dtype != torch.float64:
         found += [f"cpu: {v}" for v in judge.violations(run(contract, public_call("cpu")))]
         found += [f"cpu, hidden NaN: {v}" for v in hidden_nan_leaks(contract, "cpu")]
+    for name in moved_backends.installed():
+        if BACKENDS[name].refusal(call_of(contract), return_lse=True) is None:
+            found += [f"{name}: {v}" for v in judge.violations(run(contract, public_call(name)))]
+            found += [f"{name}, hidden NaN: {v}" for v in hidden_nan_leaks(contract, name)]
     if turn in (0, 2):
         found += [f"the oracle: {v}" for v in judge.oracle_doubts()]
     if turn in (0, 2):

@@ -339,6 +339,25 @@ def test_the_configuration_is_json(whole):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("compiled", "checks"), [(True, 1), (False, 0)])
+def test_a_compiled_model_checks_its_backends_before_it_is_compiled(
+    tmp_path, monkeypatch, compiled, checks
+):
+    class CompiledError(Exception):
+        pass
+
+    def compiling(*_, **settings):
+        assert settings == {"compiled": compiled}
+        raise CompiledError
+
+    checked = []
+    monkeypatch.setattr(loop, "run_self_checks", checked.append)
+    monkeypatch.setattr(loop, "hold_model", compiling)
+    with pytest.raises(CompiledError):
+        train(tiny_config(compile=compiled), tmp_path)
+    assert checked == [torch.device("cpu")] * checks
+
+
 def test_a_compiled_model_learns_the_same(whole, tmp_path):
     train(tiny_config(compile=True), tmp_path)
     found, expected = losses_of(tmp_path), losses_of(whole)

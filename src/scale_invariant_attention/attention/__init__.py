@@ -2,7 +2,7 @@
 
 from ._affine import DistanceAffine
 from .api import backend_for, distance_affine_attention, scale_invariant_attention
-from .backends import available_backends, unavailable_backends
+from .backends import available_backends, run_self_checks, unavailable_backends
 from .visibility import Visibility
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "available_backends",
     "backend_for",
     "distance_affine_attention",
+    "run_self_checks",
     "scale_invariant_attention",
     "unavailable_backends",
 ]

@@ -111,27 +111,35 @@ def _data(call: AttentionCall, visibility: Visibility, kind: _Kind) -> tuple[Ten
     device = call.query.device
     settings = torch.tensor([visibility.window or 0, visibility.sinks], device=device)
     scale = torch.full((1,), call.scale, device=device)
-    return (scale, affine, by_query, by_key, settings, *_block_lists(visibility))
+    partial, full = visible_blocks(visibility, BLOCK, BLOCK)
+    lists = (*as_list(_at_least_two(partial)), *as_list(_at_least_two(full)))
+    return (scale, affine, by_query, by_key, settings, *lists)
 
 
-def _block_lists(visibility: Visibility) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Counts and indices of the partial and of the full key blocks of every query block."""
+def visible_blocks(
+    visibility: Visibility, query_block: int, key_block: int
+) -> tuple[Tensor, Tensor]:
+    """Which blocks are partially, and which fully visible: ``[R, 1, query blocks, key blocks]``."""
     some, full = [], []
     for index in range(visibility.rows):
-        blocks = BlockMap(visibility.row(index), BLOCK, BLOCK)
+        blocks = BlockMap(visibility.row(index), query_block, key_block)
         every = torch.arange(blocks.query_low.shape[0], device=blocks.query_low.device)
         of_row = blocks.rows(every.unsqueeze(-1))
         shape = (every.shape[0], blocks.key_low.shape[0])
         some.append(of_row[0].expand(shape))
         full.append(of_row[1].expand(shape))
     all_some, all_full = torch.stack(some).unsqueeze(1), torch.stack(full).unsqueeze(1)
-    return *_as_list(all_some & ~all_full), *_as_list(all_full)
+    return all_some & ~all_full, all_full
 
 
-def _as_list(chosen: Tensor) -> tuple[Tensor, Tensor]:
-    # With a single block the kernel would be compiled for exactly one: add an empty one.
+def _at_least_two(chosen: Tensor) -> Tensor:
+    """Add an empty block to a single one, for which alone the kernel would be compiled."""
     rows, columns = chosen.shape[-2:]
-    chosen = F.pad(chosen, (0, 1 if columns == 1 else 0, 0, 1 if rows == 1 else 0))
+    return F.pad(chosen, (0, 1 if columns == 1 else 0, 0, 1 if rows == 1 else 0))
+
+
+def as_list(chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """Number and indices of the chosen key blocks of every query block."""
     indices = torch.argsort(chosen.int(), dim=-1, descending=True, stable=True)
     return chosen.sum(-1, dtype=torch.int32), indices.int()
 

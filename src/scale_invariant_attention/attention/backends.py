@@ -1,13 +1,14 @@
 """The backends by name: where they run, what they support, and which one "auto" picks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from . import cpu, flex, reference, tiled
+from . import cpu, flex, flex_flash, reference, tiled, triton, trust
 from .contract import AttentionCall
+from .self_check import Outcome
 
 
 @dataclass(frozen=True)
@@ -15,13 +16,16 @@ class Backend:
     """One implementation of the op.
 
     `unavailable_reason` says why it cannot run on a device, `unsupported_reason` why it cannot take
-    a call; both return None when it can.
+    a call; both return None when it can. "auto" considers it on devices of the types `auto_on`; with
+    `needs_self_check` it relies on it only after a self-check on that device.
     """
 
     name: str
     attention: Callable[[AttentionCall, bool], tuple[Tensor, Tensor | None]]
     unavailable_reason: Callable[[torch.device], str | None] = lambda device: None
     unsupported_reason: Callable[[AttentionCall, bool], str | None] = lambda call, return_lse: None
+    auto_on: tuple[str, ...] = ()
+    needs_self_check: bool = False
 
     def refusal(self, call: AttentionCall, return_lse: bool) -> str | None:
         """Why it cannot run a call on the call's device; None when it can."""
@@ -29,6 +33,8 @@ class Backend:
         return self.unsupported_reason(call, return_lse) if unavailable is None else unavailable
 
 
+# In the order in which "auto" prefers them. On CPUs FlexAttention compiles for seconds and cannot train:
+# there it runs only when requested by name.
 BACKENDS = {
     backend.name: backend
     for backend in (
@@ -39,8 +45,29 @@ BACKENDS = {
             lambda call, _: cpu.attention(call),
             cpu.unavailable_reason,
             cpu.unsupported_reason,
+            auto_on=("cpu",),
         ),
-        Backend("flex", flex.attention, flex.unavailable_reason, flex.unsupported_reason),
+        Backend(
+            "triton",
+            lambda call, _: triton.attention(call),
+            triton.unavailable_reason,
+            triton.unsupported_reason,
+            auto_on=("cuda",),
+            needs_self_check=True,
+        ),
+        Backend(
+            "flex",
+            flex.attention,
+            flex.unavailable_reason,
+            flex.unsupported_reason,
+            auto_on=("cuda",),
+        ),
+        Backend(
+            "flex_flash",
+            flex_flash.attention,
+            flex_flash.unavailable_reason,
+            flex_flash.unsupported_reason,
+        ),
     )
 }
 
@@ -62,11 +89,6 @@ def unavailable_backends(device: torch.device | str = "cpu") -> dict[str, str]:
     return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
-# The fastest backend for each kind of device. On CPUs FlexAttention compiles for seconds and cannot
-# train: there it runs only when requested by name.
-FAST = {"cpu": "cpu", "cuda": "flex"}
-
-
 def choose(call: AttentionCall, return_lse: bool, name: str) -> Backend:
     """The requested backend or, for "auto", the fastest that supports the call.
 
@@ -75,8 +97,7 @@ def choose(call: AttentionCall, return_lse: bool, name: str) -> Backend:
     if not isinstance(name, str):
         raise TypeError(f"backend must be a name, got {name!r}")
     if name == "auto":
-        fast = BACKENDS[FAST.get(call.query.device.type, "tiled")]
-        return fast if fast.refusal(call, return_lse) is None else BACKENDS["tiled"]
+        return _fastest(BACKENDS.values(), call, return_lse) or BACKENDS["tiled"]
     if name not in BACKENDS:
         known = ", ".join(repr(known) for known in ("auto", *BACKENDS))
         raise ValueError(f"backend must be one of {known}; got {name!r}")
@@ -85,3 +106,47 @@ def choose(call: AttentionCall, return_lse: bool, name: str) -> Backend:
     if reason is not None:
         raise NotImplementedError(f"backend {name!r} cannot run this call: {reason}")
     return backend
+
+
+def run_self_checks(device: torch.device | str, *, fresh: bool = False) -> dict[str, Outcome]:
+    """Check the backends that need it before "auto" relies on them on a device; the outcomes by name.
+
+    "auto" does this itself at the first call, but not while torch.compile traces: there it relies on
+    earlier outcomes alone. `fresh` checks again even if an outcome is known.
+
+    >>> all(outcome.passed for outcome in run_self_checks("cpu").values())
+    True
+    """
+    device = torch.device(device)
+    outcome_of = trust.OUTCOMES.renewed if fresh else trust.OUTCOMES.of
+    return {
+        name: outcome_of(backend, device)
+        for name, backend in BACKENDS.items()
+        if backend.needs_self_check and backend.unavailable_reason(device) is None
+    }
+
+
+def _fastest(backends: Iterable[Backend], call: AttentionCall, return_lse: bool) -> Backend | None:
+    """The first of the backends for the call's device that supports the call and is trusted there."""
+    for backend in backends:
+        if (
+            call.query.device.type in backend.auto_on
+            and backend.refusal(call, return_lse) is None
+            and (not backend.needs_self_check or _is_trusted(backend, call.query))
+        ):
+            return backend
+    return None
+
+
+def _is_trusted(backend: Backend, query: Tensor) -> bool:
+    if torch.compiler.is_compiling():
+        passed: bool = _passed_before(backend.name, query.device)
+        return passed
+    return trust.trusted(backend, query)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _passed_before(name: str, device: torch.device) -> bool:
+    """Whether a self-check is known to have passed; a constant while a function is traced."""
+    outcome = trust.OUTCOMES.known(BACKENDS[name], device)
+    return outcome is not None and outcome.passed

@@ -3,7 +3,7 @@
 Shapes: B batch, Hq and Hk query and key heads, Lq and Lk lengths, D and Dv head sizes.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from math import inf, sqrt
 from operator import attrgetter
 from typing import Any
@@ -28,6 +28,9 @@ class AttentionCall:
     tau: Tensor | None  # [1 or Hq]; None with tables
     visibility: Visibility  # checked: tensors [1 or B, length]
     scale: float
+    # tau if it was given as a number, for kernels that have it built in: reading the tensor would stall
+    # a GPU. Operators do not get it.
+    tau_number: float | None = field(default=None, metadata={"operator": False})
 
     def arguments(self) -> tuple[Any, ...]:
         """The call as the arguments of a registered operator, which :data:`ARGUMENTS` names."""
@@ -86,15 +89,15 @@ class AttentionCall:
 
 
 TENSOR_TYPES = (Tensor, Tensor | None)
-IN_VISIBILITY = tuple(field.name for field in fields(Visibility))
+IN_VISIBILITY = tuple(part.name for part in fields(Visibility))
 
 
 def _argument_types() -> dict[str, Any]:
     """Type of every field, with the fields of the visibility inlined; tensors first."""
     types: dict[str, Any] = {}
-    for field in fields(AttentionCall):
-        inner = fields(Visibility) if field.type is Visibility else (field,)
-        types |= {part.name: part.type for part in inner}
+    for whole in fields(AttentionCall):
+        inner = fields(Visibility) if whole.type is Visibility else (whole,)
+        types |= {part.name: part.type for part in inner if part.metadata.get("operator", True)}
     return dict(sorted(types.items(), key=lambda item: item[1] not in TENSOR_TYPES))
 
 
@@ -135,8 +138,9 @@ def checked_call(
     elif not -inf < scale < inf:
         raise ValueError(f"scale must be finite, got {scale}")
     visibility = visibility.checked(batch, query_length, key.shape[2], query.device)
+    number = None if affine is not None or tau is None or isinstance(tau, Tensor) else float(tau)
     gain, bias, tau = _affine_tensors(affine, tau, heads, query.device)
-    call = AttentionCall(query, key, value, gain, bias, tau, visibility, float(scale))
+    call = AttentionCall(query, key, value, gain, bias, tau, visibility, float(scale), number)
     check_table_length(call)
     return call
 

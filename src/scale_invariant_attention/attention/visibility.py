@@ -200,10 +200,11 @@ TENSORS = tuple(field.name for field in fields(Visibility) if field.type == Tens
 
 
 class BlockMap:
-    """Which tiles of one batch row hold no visible pair, and which nothing but visible pairs.
+    """Which tiles hold no visible pair, and which nothing but visible pairs.
 
-    Computed from the extremes of each block, in memory linear in the number of blocks. Tiles reported
-    as empty or full are so; a tile reported as neither may still be either.
+    Computed from the extremes of each block, in memory linear in the number of blocks, for one batch
+    row or for all of them. Tiles reported as empty or full are so; a tile reported as neither may still
+    be either.
     """
 
     def __init__(self, visibility: Visibility, query_block: int, key_block: int) -> None:
@@ -224,25 +225,35 @@ class BlockMap:
 
         ``[key blocks]`` for one query block; ``[queries, key blocks]`` for an index ``[queries, 1]``.
         """
+        return self._tiles(lambda of_queries: of_queries[index], lambda of_keys: of_keys)
+
+    def every(self) -> tuple[Tensor, Tensor]:
+        """The same for all tiles: ``[..., query blocks, key blocks]``, leading dimensions broadcast."""
+        return self._tiles(lambda queries: queries.unsqueeze(-1), lambda keys: keys.unsqueeze(-2))
+
+    def _tiles(
+        self, of_queries: Callable[[Tensor], Tensor], of_keys: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor]:
         visibility = self.visibility
-        low, high = self.query_low[index], self.query_high[index]
+        low, high = of_queries(self.query_low), of_queries(self.query_high)
+        key_low, key_high = of_keys(self.key_low), of_keys(self.key_high)
         # A block whose keys are all masked has its low extreme above its high one.
-        some = self.key_low <= self.key_high
-        full = some if self.all_unmasked is None else self.all_unmasked
+        some = key_low <= key_high
+        full = some if self.all_unmasked is None else of_keys(self.all_unmasked)
         if visibility.is_causal:
-            some = some & (self.key_low <= high)
-            full = full & (self.key_high <= low)
+            some = some & (key_low <= high)
+            full = full & (key_high <= low)
         if visibility.window is not None:
-            nearest = torch.maximum(low - self.key_high, self.key_low - high)
-            farthest = torch.maximum(high - self.key_low, self.key_high - low)
+            nearest = torch.maximum(low - key_high, key_low - high)
+            farthest = torch.maximum(high - key_low, key_high - low)
             some_near, all_near = nearest < visibility.window, farthest < visibility.window
             if visibility.sinks > 0:
-                some_near = some_near | (self.key_low < visibility.sinks)
-                all_near = all_near | (self.key_high < visibility.sinks)
+                some_near = some_near | (key_low < visibility.sinks)
+                all_near = all_near | (key_high < visibility.sinks)
             some, full = some & some_near, full & all_near
         if visibility.query_documents is not None:
-            first, last = (extreme[index] for extreme in self.query_documents)
-            key_first, key_last = self.key_documents
+            first, last = (of_queries(extreme) for extreme in self.query_documents)
+            key_first, key_last = (of_keys(extreme) for extreme in self.key_documents)
             some = some & (key_first <= last) & (first <= key_last)
             full = full & (key_first == key_last) & (first == last) & (first == key_first)
         return some, some & full
@@ -260,10 +271,11 @@ def _extremes(values: Tensor, block: int, mask: Tensor | None = None) -> tuple[T
 
 
 def _padded_blocks(values: Tensor, block: int, fill: int | bool) -> Tensor:
-    """``[length]`` as ``[blocks, block]``, the last block padded."""
-    missing = -values.shape[0] % block
-    filling = values.new_full((missing,), fill)
-    return torch.cat([values, filling]).reshape(-1, block)
+    """``[..., length]`` as ``[..., blocks, block]``, the last block padded."""
+    missing = -values.shape[-1] % block
+    filling = values.new_full((*values.shape[:-1], missing), fill)
+    blocks = (values.shape[-1] + missing) // block
+    return torch.cat([values, filling], -1).view(*values.shape[:-1], blocks, block)
 
 
 def _count(name: str, value: int, least: int) -> int:

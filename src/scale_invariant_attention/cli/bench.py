@@ -13,11 +13,15 @@ from .options import or_bad_parameter
 from .terminal import Page
 
 if TYPE_CHECKING:
+    import torch
+
+    from ..lab.benchmark.problem import Setting
     from ..lab.benchmark.records import Record, Timing
     from ..lab.benchmark.rivals import Rival
 
 OUTPUT = Path("benchmark-output")
 TIMINGS, RATIOS, MODELS = (OUTPUT / f"{name}.csv" for name in ("attention", "ratios", "models"))
+GPU_TIMINGS, GPU_REPORT = OUTPUT / "attention-gpu.csv", OUTPUT / "gpu-report.md"
 PAGE = OUTPUT / "benchmark.md"
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -31,7 +35,9 @@ Seconds = Annotated[
 ]
 Output = Annotated[Path, Option(metavar="CSV", help="File to write; replaced if it exists.")]
 Quick = Annotated[bool, Option("--quick", help="Tiny problems, at which targets mean nothing.")]
-Results = Annotated[Path, Option(metavar="CSV", help="File that `sia bench` wrote.")]
+Results = Annotated[
+    Path, Option(metavar="CSV", help="File that `sia bench` wrote: records, or a report.")
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -41,12 +47,16 @@ def bench(
         list[str] | None,
         Option(
             metavar="L,L",
-            help="In tokens; by default 512 to 32768, and 4096, 16384 and 65536 for decoding.",
+            help="In tokens; by default 512 to 32768, and 4096, 16384 and 65536 for decoding; "
+            "on GPUs 1024 to 65536.",
         ),
     ] = None,
     shapes: Annotated[
         list[str] | None,
-        Option(metavar="HxD,HxD", help="Heads x head size; by default 6x128 and 12x64."),
+        Option(
+            metavar="HxD,HxD",
+            help="Heads x head size; by default 6x128 and 12x64; on GPUs 16x128 and 32x64.",
+        ),
     ] = None,
     passes: Annotated[
         list[str] | None,
@@ -58,19 +68,42 @@ def bench(
         list[str] | None,
         Option(
             metavar="NAME,NAME",
-            help="eager, and backends by name; by default all except the reference. sdpa always runs.",
+            help="eager, and backends by name; by default all except the reference. sdpa always runs. "
+            "On GPUs also sdpa-flash, sdpa-cudnn and, if installed, flash-attn and flash-attn-4.",
         ),
     ] = None,
     flex: Flex = True,
     seconds: Seconds = None,
     slowest: Annotated[
-        float, Option(min=0, help="In seconds: skip a rival that needs more for one run.")
-    ] = 60,
+        float | None,
+        Option(
+            min=0,
+            help="In seconds: skip a rival that needs more for one run; by default 60, on GPUs 2.",
+        ),
+    ] = None,
     memory: Annotated[bool, Option("--memory/--no-memory", help="Measure peak memory.")] = True,
     memory_limit: Annotated[
         float, Option(min=0, help="In GiB: skip a rival whose score matrices need more.")
     ] = 4,
-    output: Output = TIMINGS,
+    device: Annotated[str, Option(help="cpu or cuda.")] = "cpu",
+    dtype: Annotated[
+        str | None, Option(help="float32, bfloat16 or float16; on GPUs bfloat16 by default.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        Option(
+            metavar="CSV",
+            help=f"File to write; replaced if it exists. By default {TIMINGS}, on GPUs {GPU_TIMINGS}.",
+        ),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        Option(
+            metavar="MD",
+            help="Also write everything into one file that can be sent back; on GPUs always, by "
+            f"default to {GPU_REPORT}.",
+        ),
+    ] = None,
     resume: Annotated[
         bool, Option("--resume", help="Continue --output, if this code and machine wrote it.")
     ] = False,
@@ -78,30 +111,46 @@ def bench(
 ) -> None:
     """Measure time and memory of attention, rivals taking turns; write medians and quartiles as CSV.
 
-    Lists are separated by commas. If a rival is wrong, exits with 1 before measuring anything.
+    Lists are separated by commas. A rival that is wrong is never timed: on CPUs in float32 the command
+    then exits with 1 before measuring anything, otherwise it goes without that rival and reports it.
     """
     if context.invoked_subcommand is not None:
         _refuse_options_before(context)
         return
+    from ..attention import run_self_checks
     from ..lab.benchmark import grid
+    from ..lab.benchmark.bounds import Bounds
+    from ..lab.benchmark.machine_report import machine_report, write_machine_report
+    from ..lab.benchmark.problem import PLAIN
     from ..lab.benchmark.records import write_records
     from ..lab.benchmark.rivals import BASELINE, contenders, rival_named
-    from ..lab.benchmark.timing import Bounds
-    from ..provenance import provenance
+    from ..provenance import device_provenance, provenance
 
-    extent = grid.QUICK if quick else grid.FULL
-    invited = [rival.name for rival in contenders().values() if rival.invited]
+    setting, on = _setting(device, dtype)
+    extent = grid.QUICK if quick else grid.GPU if setting.is_cuda else grid.FULL
+    output = output or (GPU_TIMINGS if setting.is_cuda else TIMINGS)
+    report = report or (GPU_REPORT if setting.is_cuda else None)
+    invited = [rival.name for rival in contenders(device).values() if rival.invited]
     names = dict.fromkeys([BASELINE, *(_items(rivals) or invited)])
     try:
-        chosen = [rival_named(name) for name in names if flex or name != "flex"]
-        problems = grid.problems(extent, _items(shapes), _items(lengths), _items(passes))
+        chosen = [rival_named(name, device) for name in names if flex or name != "flex"]
+        problems = grid.problems(extent, _items(shapes), _items(lengths), _items(passes), setting)
         origin = provenance() | {"rivals": " ".join(rival.name for rival in chosen)}
+        origin |= device_provenance(on) | {"dtype": setting.dtype_name, "batch": extent.rule}
         earlier = grid.read_resumable(output, origin) if resume and output.exists() else None
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    _refuse_wrong(chosen)
-    origin, rows = earlier or (origin | Bounds.measure().record(), [])
+    outcomes = run_self_checks(device)
+    left_out: list[str] = []
+    if setting == PLAIN:
+        _refuse_wrong(chosen)
+    else:
+        chosen, left_out = _without_wrong(chosen, setting)
+    bounds = Bounds.of_gpu(on, setting.dtype) if setting.is_cuda else Bounds.measure()
+    origin, rows = earlier or (origin | bounds.record(), [])
     page, bounds = _page(origin), Bounds.from_record(origin)
+    for line in left_out:
+        page.line(line)
     for problem in problems:
         page.heading(str(problem))
         if grid.is_recorded(problem, rows):
@@ -109,17 +158,25 @@ def bench(
             continue
         taking_part = []
         for rival in chosen:
-            reason = grid.skipped_reason(problem, rival, memory_limit * 2**30, slowest)
+            limit = extent.slowest if slowest is None else slowest
+            reason = grid.skipped_reason(problem, rival, memory_limit * 2**30, limit)
             if reason is None:
                 taking_part.append(rival)
             else:
                 page.line(f"without {rival.name}: {reason}")
+                left_out.append(f"{rival.name} at {problem}: {reason}")
         turns = extent.seconds if seconds is None else seconds
         found = grid.measure_problem(problem, taking_part, turns, bounds, memory)
         rows += found
         write_records(output, origin, rows)
+        if report is not None:
+            # After every problem, so that an interrupted run leaves a report too.
+            text = machine_report(origin, rows, outcomes, left_out, BASELINE)
+            write_machine_report(report, text)
         page.table(("rival", "ms", "to SDPA", "of bound", "MiB"), map(_cells, found), numbers=True)
     page.line(f"\nWritten to {output}")
+    if report is not None:
+        page.line(f"To send back: {report}")
 
 
 @app.command()
@@ -137,9 +194,9 @@ def ratios(
     """
     from ..attention import unavailable_backends
     from ..lab.benchmark import comparisons
+    from ..lab.benchmark.bounds import Bounds
     from ..lab.benchmark.records import Ratio, write_records
     from ..lab.benchmark.rivals import BASELINE, backend_named, contenders, rival_named
-    from ..lab.benchmark.timing import Bounds
     from ..provenance import provenance
 
     rival = or_bad_parameter(lambda: backend_named(backend), "--backend")
@@ -182,8 +239,8 @@ def ratios(
 def bench_models(seconds: Seconds = None, output: Output = MODELS, quick: Quick = False) -> None:
     """Time steps of whole models: the scale-invariant scheme relative to plain RoPE on SDPA."""
     from ..lab.benchmark import models
+    from ..lab.benchmark.bounds import Bounds
     from ..lab.benchmark.records import ModelTiming, write_records
-    from ..lab.benchmark.timing import Bounds
     from ..provenance import provenance
 
     origin = provenance() | Bounds.measure().record()
@@ -254,7 +311,7 @@ def _read(path: Path, kind: "type[Record]", option: str) -> "tuple[dict[str, str
 
 def _refuse_wrong(rivals: "Iterable[Rival]") -> None:
     """Exit if a rival computes something wrong."""
-    from ..lab.benchmark.rivals import fault
+    from ..lab.benchmark.correctness import fault
 
     faults = [found for rival in rivals if (found := fault(rival)) is not None]
     if faults:
@@ -262,13 +319,48 @@ def _refuse_wrong(rivals: "Iterable[Rival]") -> None:
         raise typer.Exit(1)
 
 
+def _setting(device: str, dtype: str | None) -> "tuple[Setting, torch.device]":
+    """The setting in the words of the command line, and its device."""
+    import torch
+
+    from ..lab.benchmark.problem import DTYPES, Setting
+
+    if device.partition(":")[0] not in ("cpu", "cuda"):
+        reason = f"device must be cpu or cuda, got {device!r}"
+        raise typer.BadParameter(reason, param_hint="'--device'")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        reason = f"torch {torch.__version__} finds no GPU on this machine; leave it out, or use cpu"
+        raise typer.BadParameter(reason, param_hint="'--device'")
+    dtype = dtype or ("bfloat16" if device.startswith("cuda") else "float32")
+    if dtype not in DTYPES:
+        reason = f"dtype must be one of {', '.join(DTYPES)}; got {dtype!r}"
+        raise typer.BadParameter(reason, param_hint="'--dtype'")
+    return Setting(device, dtype), torch.device(device)
+
+
+def _without_wrong(
+    rivals: "Sequence[Rival]", setting: "Setting"
+) -> "tuple[list[Rival], list[str]]":
+    """The rivals that are right, and what is wrong with the others; the baseline must be right."""
+    from ..lab.benchmark.correctness import fault
+
+    faults = {rival.name: fault(rival, setting) for rival in rivals}
+    baseline, *_ = rivals
+    if faults[baseline.name] is not None:
+        typer.echo(f"{faults[baseline.name]}\nNothing was measured.", err=True)
+        raise typer.Exit(1)
+    right = [rival for rival in rivals if faults[rival.name] is None]
+    return right, [f"without {found}" for found in faults.values() if found is not None]
+
+
 def _page(origin: dict[str, str]) -> Page:
     """A page that begins with the machine, its bounds and the versions."""
-    from ..lab.benchmark.timing import Bounds
+    from ..lab.benchmark.bounds import Bounds
 
     page = Page()
+    gpu = f"{origin['device']}, " if origin.get("device", "cpu") != "cpu" else ""
     page.line(
-        f"{origin['cpu']}, {origin['threads']} threads, load {origin['load']} before the run; "
+        f"{gpu}{origin['cpu']}, {origin['threads']} threads, load {origin['load']} before the run; "
         f"torch {origin['torch']}, commit {origin['commit']}."
     )
     page.line(f"Bounds: {Bounds.from_record(origin)}")

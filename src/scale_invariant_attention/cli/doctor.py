@@ -1,7 +1,7 @@
 """`sia doctor`: versions, hardware, and a self-check of every backend."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +11,7 @@ from typer import Option
 from .terminal import Page
 
 if TYPE_CHECKING:
-    from ..lab.doctor import Check, Kernels, Machine
+    from ..lab.doctor import Check, Kernels, Machine, SelfCheck
 
 UNKNOWN = "unknown"
 
@@ -25,24 +25,27 @@ def doctor(
 ) -> None:
     """Show versions and hardware, and check every backend against the formula.
 
+    Backends that "auto" relies on only after a self-check are checked again, forward and backward.
     Exits with 1 if a backend fails its check.
     """
-    from ..lab.doctor import check_backends, inspect_machine
+    from ..lab.doctor import check_backends, inspect_machine, self_checks
 
     machine = inspect_machine()
     devices = ["cpu", "cuda"] if machine.gpus else ["cpu"]
     checks = [check for name in devices for check in check_backends(name, compiled=compiled)]
-    failed = [check for check in checks if check.passed is False]
+    thorough = [check for name in devices for check in self_checks(name)]
+    ok = all(it.passed is not False for it in checks) and all(it.outcome.passed for it in thorough)
     if as_json:
         report = asdict(machine) | {"backends": [asdict(check) for check in checks]}
-        typer.echo(json.dumps(report | {"ok": not failed}, indent=2))
+        report |= {"self_checks": [check.as_json() for check in thorough], "ok": ok}
+        typer.echo(json.dumps(report, indent=2, allow_nan=False))
     else:
-        _print(machine, checks)
-    if failed:
+        _print(machine, checks, thorough)
+    if not ok:
         raise typer.Exit(1)
 
 
-def _print(machine: "Machine", checks: "Iterable[Check]") -> None:
+def _print(machine: "Machine", checks: "Iterable[Check]", thorough: "Sequence[SelfCheck]") -> None:
     page = Page()
     flags = machine.instruction_sets
     known = flags and ", ".join(f"{name} {'yes' if has else 'no'}" for name, has in flags.items())
@@ -70,6 +73,28 @@ def _print(machine: "Machine", checks: "Iterable[Check]") -> None:
             for it in checks
         ],
     )
+    if thorough:
+        page.heading(
+            'Self-check, forward and backward: "auto" relies on a backend only if it passes'
+        )
+        page.table(
+            ("device", "backend", "seconds", "outcome"),
+            [
+                (it.device, it.outcome.backend, f"{it.outcome.seconds:.1f}", _outcome(it))
+                for it in thorough
+            ],
+        )
+    for it in thorough:
+        for difference in it.outcome.differences:
+            page.line(f"{it.outcome.backend}: {difference}")
+
+
+def _outcome(check: "SelfCheck") -> str:
+    outcome = check.outcome
+    if not outcome.passed:
+        return f"FAILED: {outcome.findings}"
+    without = f"; not checked: {'; '.join(outcome.declined)}" if outcome.declined else ""
+    return f"OK; closest to its budget: {outcome.closest}{without}"
 
 
 def _verdict(check: "Check") -> str:

@@ -1,8 +1,11 @@
 """A check-up of an installation: versions, hardware, and whether every backend computes the formula."""
 
+import math
 import os
 import platform
-from dataclasses import dataclass
+import warnings
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,10 +15,12 @@ from .. import __version__
 from ..attention import (
     available_backends,
     cpu_library,
+    run_self_checks,
     scale_invariant_attention,
     unavailable_backends,
 )
-from ..provenance import cpu_information
+from ..attention.self_check import Outcome
+from ..provenance import cpu_information, triton_version
 from ..theory import ScaleInvariantTransform
 
 # Instruction sets by the names that Linux gives them.
@@ -82,6 +87,7 @@ def inspect_machine() -> Machine:
             "python": platform.python_version(),
             "torch": torch.__version__,
             "numpy": np.__version__,
+            "triton": triton_version() or "none",
         },
         platform=platform.platform(),
         cpu=description.get("model name") or platform.processor() or "unknown",
@@ -155,6 +161,41 @@ def check_backends(device: str, *, compiled: bool = False) -> list[Check]:
         for name in available_backends(device)
     ]
     return checked + unavailable
+
+
+@dataclass(frozen=True)
+class SelfCheck:
+    """The self-check of a backend that "auto" relies on only if it passes."""
+
+    device: str
+    outcome: Outcome
+
+    def as_json(self) -> dict[str, Any]:
+        """The outcome in the types of JSON, which has no NaN and no infinity."""
+        flat = _json({"device": self.device, **asdict(self.outcome)})
+        assert isinstance(flat, dict)
+        return flat | {"passed": self.outcome.passed}
+
+
+def self_checks(device: str) -> list[SelfCheck]:
+    """Run the self-checks of a device again, and record their outcomes for "auto".
+
+    >>> all(check.outcome.passed for check in self_checks("cpu"))
+    True
+    """
+    with warnings.catch_warnings():
+        # The outcome is the report.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        outcomes = run_self_checks(device, fresh=True)
+    return [SelfCheck(device, outcome) for outcome in outcomes.values()]
+
+
+def _json(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: _json(inner) for name, inner in value.items()}
+    if isinstance(value, tuple | list):
+        return [_json(inner) for inner in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _check_backend(device: str, backend: str) -> Check:

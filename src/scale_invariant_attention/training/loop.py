@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
+from ..attention import run_self_checks
 from ..data import SameTokens
 from ..data.tasks import NOT_SCORED, TaskExamples
 from ..evaluation.losses import Scored, rows_at_once, token_losses
@@ -131,6 +132,9 @@ class _Training:
         model = GPT(
             config.model_config(), backend=config.backend, checkpoint_activations=checkpointing
         )
+        if config.compile and config.backend == "auto":
+            # A compiled model cannot check a backend at its first call.
+            run_self_checks(self.device)
         self.held = hold_model(model, ranks, config.parallel, compiled=config.compile)
         self.model = self.held.model
         # The tensors that the optimisers update: a sharded model shows gathered ones for a while.

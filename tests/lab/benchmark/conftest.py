@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from scale_invariant_attention.lab.benchmark.timing import Bounds
+from scale_invariant_attention.lab.benchmark.bounds import Bounds
 
 
 @pytest.fixture(autouse=True)

@@ -1,12 +1,19 @@
 """Rivals are held against the float64 reference in every form they take."""
 
 import re
+import sys
 from dataclasses import replace
+from types import ModuleType
 
 import pytest
 import torch
 
-from scale_invariant_attention.lab.benchmark.rivals import FORMS, contenders, fault, rival_named
+from scale_invariant_attention.attention.backends import BACKENDS
+from scale_invariant_attention.attention.self_check import CONTRACTS
+from scale_invariant_attention.lab.benchmark import correctness, rivals
+from scale_invariant_attention.lab.benchmark.correctness import FORMS, fault
+from scale_invariant_attention.lab.benchmark.problem import Setting
+from scale_invariant_attention.lab.benchmark.rivals import contenders, rival_named
 
 
 @pytest.mark.parametrize("name", [name for name in contenders() if name != "flex"])
@@ -100,3 +107,68 @@ def test_those_without_the_whole_contract_are_asked_the_plain_forms_only():
 def test_a_rival_that_cannot_take_part_says_why(monkeypatch):
     with pytest.raises(ValueError, match=r"'nobody' cannot take part: .*; those that can are sdpa"):
         rival_named("nobody")
+
+
+HALF = Setting(dtype_name="bfloat16")
+
+
+@pytest.mark.parametrize("name", ["sdpa", "eager", "tiled"])
+def test_right_rivals_are_right_in_half_precision(name):
+    assert fault(rival_named(name), HALF) is None
+
+
+def decoding_as_the_first_query(query, key, value):
+    return torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
+def one_key_more(query, key, value):
+    return rival_named("sdpa").attention(query, key.roll(1, 2), value.roll(1, 2))
+
+
+def without_half_precision(query, key, value):
+    raise RuntimeError("expected float32")
+
+
+@pytest.mark.parametrize(
+    ("attention", "said"),
+    [
+        (decoding_as_the_first_query, r"sdpa is wrong \(1 queries\): output errs by"),
+        (one_key_more, r"sdpa is wrong \(200 queries\): output errs by"),
+        (without_half_precision, r"sdpa raises RuntimeError \(200 queries\): expected float32"),
+    ],
+)
+def test_wrong_rivals_are_found_in_half_precision(attention, said):
+    assert re.match(said, fault(replace(rival_named("sdpa"), attention=attention), HALF))
+
+
+def test_a_backend_goes_through_its_self_check(monkeypatch):
+    assert set(correctness.TIMED) <= {contract.name for contract in CONTRACTS}
+    broken = replace(BACKENDS["tiled"], attention=lambda call, _: (_ for _ in ()).throw(ValueError))
+    monkeypatch.setitem(BACKENDS, "tiled", broken)
+    assert fault(rival_named("tiled"), HALF) == "tiled is wrong (causal: ValueError: )"
+
+
+def test_rivals_of_a_gpu(monkeypatch):
+    monkeypatch.setattr(rivals, "available_backends", lambda device: ["tiled", "flex"])
+    monkeypatch.setattr(rivals, "find_spec", lambda name: None)
+    found = rivals.contenders("cuda")
+    assert list(found) == ["sdpa", "sdpa-flash", "sdpa-cudnn", "eager", "tiled", "flex"]
+    assert found["flex"].trains
+    assert not found["tiled"].invited
+    monkeypatch.setattr(rivals, "find_spec", lambda name: name)
+    assert {"flash-attn", "flash-attn-4"} <= set(rivals.contenders("cuda"))
+    assert not {"sdpa-flash", "flash-attn"} & set(rivals.contenders("cpu"))
+
+
+@pytest.mark.parametrize("returns", [lambda out: out, lambda out: (out, None)])
+def test_flash_attn_gets_the_sequence_first(monkeypatch, returns):
+    def flash_attn_func(query, key, value, causal):
+        assert causal
+        tensors = (tensor.transpose(1, 2) for tensor in (query, key, value))
+        return returns(rivals.sdpa(*tensors).transpose(1, 2))
+
+    module = ModuleType("flash_attn")
+    module.flash_attn_func = flash_attn_func
+    monkeypatch.setitem(sys.modules, "flash_attn", module)
+    query, key, value = torch.randn(3, 2, 4, 30, 8).unbind()
+    assert torch.equal(rivals.flash_attn(query, key, value), rivals.sdpa(query, key, value))

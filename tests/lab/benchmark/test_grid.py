@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from scale_invariant_attention.lab.benchmark import grid
-from scale_invariant_attention.lab.benchmark.problem import Problem
+from scale_invariant_attention.lab.benchmark.problem import Problem, Setting
 from scale_invariant_attention.lab.benchmark.records import write_records
 from scale_invariant_attention.lab.benchmark.rivals import rival_named
 from scale_invariant_attention.provenance import provenance
@@ -114,3 +114,24 @@ def test_no_run_goes_on_from_uncommitted_changes(record):
     path, origin, _ = record(commit="abc with changes")
     with pytest.raises(ValueError, match="from uncommitted changes"):
         grid.read_resumable(path, origin | {"commit": "abc with changes"})
+
+
+def test_on_gpus_a_batch_fills_them():
+    setting = Setting("cuda", "bfloat16")
+    problems = grid.problems(grid.GPU, setting=setting)
+    assert {p.head_dim for p in problems} == {64, 128}
+    assert {p.length for p in problems} == {2**n for n in range(10, 17)}
+    assert {p.setting for p in problems} == {setting}
+    for problem in problems:
+        tokens = 131072 if problem.pass_name == "decode" else 16384
+        assert problem.batch == max(1, tokens // problem.length)
+
+
+def test_a_rival_that_raises_sits_out_with_the_reason():
+    def refusing(*_):
+        raise RuntimeError("No available kernel.\nAborting execution.")
+
+    problem = Problem(2, 32, 64, "forward")
+    rival = replace(rival_named("eager"), attention=refusing)
+    why = grid.skipped_reason(problem, rival, memory_limit=2**30, slowest=60)
+    assert why == "it raises RuntimeError: No available kernel."

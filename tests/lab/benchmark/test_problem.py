@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 import torch
 
-from scale_invariant_attention.lab.benchmark.problem import PASSES, Problem
+from scale_invariant_attention.lab.benchmark.problem import PASSES, Problem, Setting
 from scale_invariant_attention.lab.benchmark.rivals import contenders
 
 
@@ -78,3 +78,14 @@ def test_who_does_not_take_part():
     assert (
         replace(problem, pass_name="forward").unsupported_reason(untrained, memory_limit=0) is None
     )
+
+
+def test_batches_and_narrow_numbers_count():
+    plain = Problem(2, 16, 32, "forward")
+    half = replace(plain, batch=3, setting=Setting(dtype_name="bfloat16"))
+    inputs = half.inputs()
+    assert inputs.query.shape == (3, 2, 32, 16)
+    assert inputs.query.dtype == torch.bfloat16
+    assert half.flops == 3 * plain.flops
+    assert half.cache_bytes == inputs.key.nbytes + inputs.value.nbytes
+    assert str(half) == "2x16, 32 tokens, forward, batch 3"

@@ -9,11 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...provenance import CHANGED, IDENTITY
-from .peak_memory import peak_memory
-from .problem import DECODE, PASSES, Problem
+from .bounds import Bounds
+from .peak_memory import peak_memory, peak_memory_on_gpu
+from .problem import DECODE, PASSES, PLAIN, Problem, Setting
 from .records import Timing, read_records
 from .rivals import BASELINE, Rival
-from .timing import Bounds, Spread, interleaved, seconds_of
+from .timing import Spread, clock_for, interleaved
+
+# What a header says beyond the provenance, and must agree to resume.
+IN_HEADER = ("rivals", "device", "dtype", "batch", "driver")
 
 # A rival's speed is estimated at this fraction of the length.
 _ESTIMATED_AT = 8
@@ -21,12 +25,32 @@ _ESTIMATED_AT = 8
 
 @dataclass(frozen=True)
 class Extent:
-    """Default measurements."""
+    """Default measurements.
+
+    A batch has as many sequences as make up `tokens`, or `decode_tokens` in a cache; at least one.
+    """
 
     shapes: Sequence[str]
     lengths: Sequence[str]
     decode_lengths: Sequence[str]
     seconds: float
+    slowest: float = 60
+    tokens: int = 1
+    decode_tokens: int = 1
+
+    @property
+    def rule(self) -> str:
+        """The sizes of batches in words."""
+        if self.tokens == self.decode_tokens == 1:
+            return "batch 1"
+        return (
+            f"batches of {self.tokens:,} tokens, for decoding {self.decode_tokens:,} tokens of "
+            "cache, and at least one sequence"
+        )
+
+    def batch(self, length: int, pass_name: str) -> int:
+        """The number of sequences of a length."""
+        return max(1, (self.decode_tokens if pass_name == DECODE else self.tokens) // length)
 
 
 FULL = Extent(
@@ -34,6 +58,15 @@ FULL = Extent(
     lengths=("512", "1024", "2048", "4096", "8192", "16384", "32768"),
     decode_lengths=("4096", "16384", "65536"),
     seconds=30,
+)
+GPU = Extent(
+    shapes=("32x64", "16x128"),
+    lengths=("1024", "2048", "4096", "8192", "16384", "32768", "65536"),
+    decode_lengths=("1024", "4096", "16384", "65536"),
+    seconds=2,
+    slowest=2,
+    tokens=16384,
+    decode_tokens=131072,
 )
 QUICK = Extent(shapes=("2x32",), lengths=("128", "256"), decode_lengths=("512",), seconds=0.2)
 
@@ -43,6 +76,7 @@ def problems(
     shapes: Sequence[str] = (),
     lengths: Sequence[str] = (),
     passes: Sequence[str] = (),
+    setting: Setting = PLAIN,
 ) -> list[Problem]:
     """Shapes by lengths by passes, by default those of `extent`; the cheapest first.
 
@@ -55,7 +89,10 @@ def problems(
         for shape in shapes or extent.shapes
         for length in lengths or (extent.decode_lengths if pass_name == DECODE else extent.lengths)
     )
-    return sorted(grid, key=lambda problem: problem.flops)
+    placed = (
+        replace(it, batch=extent.batch(it.length, it.pass_name), setting=setting) for it in grid
+    )
+    return sorted(placed, key=lambda problem: problem.flops)
 
 
 def skipped_reason(
@@ -70,12 +107,19 @@ def skipped_reason(
     if reason is not None or rival.name == BASELINE:
         return reason
     short = replace(problem, length=max(1, problem.length // _ESTIMATED_AT))
-    run = short.run(rival.attention, short.inputs())
-    # The first run may compile.
-    run()
-    expected = seconds_of(run) * problem.flops / short.flops
-    if expected > slowest:
-        return f"a run would take about {expected:.0f} s, and {slowest:g} s are allowed"
+    try:
+        run = short.run(rival.attention, short.inputs())
+        # The first run may compile.
+        run()
+        expected = clock_for(problem.setting.device)(run) * problem.flops / short.flops
+        if expected > slowest:
+            return f"a run would take about {expected:.0f} s, and {slowest:g} s are allowed"
+        if problem.setting.is_cuda:
+            # The memory may not suffice, or the kernel refuse a size.
+            problem.run(rival.attention, problem.inputs())()
+    except Exception as error:
+        first, *_ = str(error).splitlines() or [""]
+        return f"it raises {type(error).__name__}: {first}"
     return None
 
 
@@ -85,16 +129,19 @@ def measure_problem(
     """The timing of each rival, SDPA being one of them."""
     inputs = problem.inputs()
     runs = {rival.name: problem.run(rival.attention, inputs) for rival in taking_part}
-    times = interleaved(runs, seconds)
-    return [
-        timing(
-            problem,
-            name,
-            mine,
-            times[BASELINE],
-            bounds,
-            peak_memory(name, problem) if memory else None,
+    times = interleaved(runs, seconds, clock=clock_for(problem.setting.device))
+
+    def peak(name: str) -> int | None:
+        if not memory:
+            return None
+        return (
+            peak_memory_on_gpu(runs[name], problem.setting.device)
+            if problem.setting.is_cuda
+            else peak_memory(name, problem)
         )
+
+    return [
+        timing(problem, name, mine, times[BASELINE], bounds, peak(name))
         for name, mine in times.items()
     ]
 
@@ -138,7 +185,7 @@ def timing(
 def read_resumable(path: Path, origin: dict[str, str]) -> tuple[dict[str, str], list[Timing]]:
     """Header and rows to resume from; code, machine and rivals must be those of `origin`."""
     header, rows = read_records(path, Timing)
-    for name in (*IDENTITY, "rivals"):
+    for name in (*IDENTITY, *(name for name in IN_HEADER if name in origin)):
         if header.get(name) != origin[name]:
             raise ValueError(
                 f"{path} was recorded with {name} {header.get(name)!r}, and this is "

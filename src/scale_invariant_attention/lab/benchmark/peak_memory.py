@@ -1,6 +1,7 @@
 """Peak memory of an attention above its inputs, outputs and gradients.
 
-    python -m scale_invariant_attention.lab.benchmark.peak_memory tiled 6x128 16384 forward+backward
+    python -m scale_invariant_attention.lab.benchmark.peak_memory \\
+        tiled 6x128 16384 forward+backward float32 1
 
 Measured in a fresh process, without leftovers of earlier work:
 
@@ -20,12 +21,14 @@ live memory. Where the mark cannot be reset (outside Linux), it is at the floor 
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
-from .problem import Problem
+from .problem import Problem, Setting
 from .rivals import Attention, rival_named
 
 WARM_UP_LENGTH = 64
@@ -34,9 +37,10 @@ PROMPT_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "6
 
 def peak_memory(rival: str, problem: Problem) -> int:
     """Bytes above inputs, outputs and gradients of a rival, measured in a fresh process."""
-    words = (rival, problem.shape, str(problem.length), problem.pass_name)
+    sizes = (problem.shape, str(problem.length), problem.pass_name)
+    words = (*sizes, problem.setting.dtype_name, str(problem.batch))
     child = subprocess.run(  # noqa: S603  this module itself
-        [sys.executable, "-m", __name__, *words],
+        [sys.executable, "-m", __name__, rival, *words],
         env=os.environ | PROMPT_MALLOC,
         capture_output=True,
         text=True,
@@ -48,6 +52,15 @@ def peak_memory(rival: str, problem: Problem) -> int:
             f"exit status {child.returncode}\n{child.stderr}"
         )
     return int(child.stdout)
+
+
+def peak_memory_on_gpu(run: Callable[[], tuple[Tensor, ...]], device: str) -> int:
+    """Bytes above inputs, outputs and gradients of a run on a GPU, which keeps count of them."""
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    returned = sum(tensor.nbytes for tensor in run())
+    return max(0, torch.cuda.max_memory_allocated(device) - before - returned)
 
 
 def bytes_above_floor(attention: Attention, problem: Problem) -> int:
@@ -87,5 +100,8 @@ def _reset_mark() -> None:
 
 
 if __name__ == "__main__":
-    name, *words = sys.argv[1:]
-    print(bytes_above_floor(rival_named(name).attention, Problem.named(*words)))
+    name, *sizes, dtype_name, batch = sys.argv[1:]
+    problem = replace(
+        Problem.named(*sizes), setting=Setting(dtype_name=dtype_name), batch=int(batch)
+    )
+    print(bytes_above_floor(rival_named(name).attention, problem))

@@ -1,7 +1,7 @@
 """A problem of the benchmark: its sizes, its inputs and the work that it takes."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -12,7 +12,29 @@ from .rivals import Attention, Rival
 FORWARD, FORWARD_AND_BACKWARD, DECODE = "forward", "forward+backward", "decode"
 PASSES = (FORWARD, FORWARD_AND_BACKWARD, DECODE)
 
-_FLOAT_BYTES = 4
+# By the names of the command line.
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where and in which dtype a problem runs."""
+
+    device: str = "cpu"
+    dtype_name: str = "float32"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of query, key and value."""
+        return DTYPES[self.dtype_name]
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether it is a GPU."""
+        return torch.device(self.device).type == "cuda"
+
+
+PLAIN = Setting()
 
 
 class Inputs(NamedTuple):
@@ -26,12 +48,14 @@ class Inputs(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """Causal attention, batch 1, float32, over `length` keys; as many queries, or one when decoding."""
+    """Causal attention over `length` keys; as many queries, or one when decoding."""
 
     heads: int
     head_dim: int
     length: int
     pass_name: str
+    batch: int = field(default=1, repr=False)
+    setting: Setting = field(default=PLAIN, repr=False)
 
     @classmethod
     def named(cls, shape: str, length: str, pass_name: str) -> "Problem":
@@ -50,7 +74,8 @@ class Problem:
         return cls(int(sizes[0]), int(sizes[1]), int(length), pass_name)
 
     def __str__(self) -> str:
-        return f"{self.shape}, {self.length:,} tokens, {self.pass_name}"
+        batch = f", batch {self.batch}" if self.batch > 1 else ""
+        return f"{self.shape}, {self.length:,} tokens, {self.pass_name}{batch}"
 
     @property
     def shape(self) -> str:
@@ -75,18 +100,21 @@ class Problem:
         Backward takes five such products, one of which recomputes the scores: 3.5 times in all.
         """
         pairs = self.queries * (2 * self.length - self.queries + 1) // 2
-        return 4 * self.heads * self.head_dim * pairs * (3.5 if self.backward else 1)
+        passes = 3.5 if self.backward else 1
+        return 4 * self.batch * self.heads * self.head_dim * pairs * passes
 
     @property
     def cache_bytes(self) -> int:
         """Bytes of keys and values, all of which a single query must read."""
-        return 2 * _FLOAT_BYTES * self.heads * self.length * self.head_dim
+        numbers = 2 * self.batch * self.heads * self.length * self.head_dim
+        return numbers * self.setting.dtype.itemsize
 
     def unsupported_reason(self, rival: Rival, memory_limit: float) -> str | None:
         """Why a rival cannot run this problem within a limit in bytes; None if it can."""
         if self.backward and not rival.trains:
             return "it has no backward pass here"
-        scores = _FLOAT_BYTES * self.heads * self.queries * self.length
+        numbers = self.batch * self.heads * self.queries * self.length
+        scores = numbers * self.setting.dtype.itemsize
         needed = rival.score_matrices * scores
         if needed > memory_limit:
             return (
@@ -97,11 +125,13 @@ class Problem:
 
     def inputs(self) -> Inputs:
         """Tensors of unit variance, the same every time."""
-        generator = torch.Generator().manual_seed(0)
+        device, dtype = torch.device(self.setting.device), self.setting.dtype
+        generator = torch.Generator(device).manual_seed(0)
 
         def normal(tokens: int, *, requires_grad: bool) -> Tensor:
-            shape = (1, self.heads, tokens, self.head_dim)
-            return torch.randn(shape, generator=generator, requires_grad=requires_grad)
+            shape = (self.batch, self.heads, tokens, self.head_dim)
+            numbers = torch.randn(shape, generator=generator, device=device).to(dtype)
+            return numbers.requires_grad_(requires_grad)
 
         query, key, value = (
             normal(tokens, requires_grad=self.backward)

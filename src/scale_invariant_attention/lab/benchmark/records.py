@@ -1,6 +1,7 @@
 """Benchmark results as CSV with a `#` header of provenance, and the targets that they are held to."""
 
 import csv
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from io import StringIO
@@ -116,6 +117,9 @@ class ModelTiming:
 
 Record = TypeVar("Record", Timing, Ratio, ModelTiming)
 
+# What encloses records in Markdown.
+FENCE = "```csv"
+
 _READERS: dict[Any, Callable[[str], Any]] = {
     str: str,
     int: int,
@@ -127,18 +131,25 @@ _READERS: dict[Any, Callable[[str], Any]] = {
 
 def write_records(path: Path, origin: dict[str, str], records: Sequence[Record]) -> None:
     """Write header and rows; an existing file is replaced as a whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, records_text(origin, records).encode())
+
+
+def records_text(origin: dict[str, str], records: Sequence[Record]) -> str:
+    """Header and rows as text."""
     file = StringIO(newline="")
     file.writelines(f"# {name}: {value}\n" for name, value in origin.items())
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(_columns(type(records[0])))
     writer.writerows([_text(value) for value in asdict(record).values()] for record in records)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, file.getvalue().encode())
+    return file.getvalue()
 
 
 def read_records(path: Path, kind: type[Record]) -> tuple[dict[str, str], list[Record]]:
-    """The inverse of :func:`write_records`: header and rows."""
-    lines = path.read_text().splitlines()
+    """The inverse of :func:`write_records`, also for a report that encloses them: header and rows."""
+    text = path.read_text(encoding="utf-8")
+    enclosed = re.search(rf"^{FENCE}$(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    lines = (enclosed[1] if enclosed else text).strip().splitlines()
     header = (line[2:].partition(": ") for line in lines if line.startswith("# "))
     table = csv.reader(line for line in lines if not line.startswith("#"))
     columns = next(table, [])

@@ -1,12 +1,15 @@
-"""The implementations to compare: SDPA, eager and every available backend; and a check of each."""
+"""The implementations to compare: SDPA, eager, every available backend, and kernels for GPUs."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.util import find_spec
 from math import sqrt
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from ...attention import (
@@ -48,11 +51,37 @@ def sdpa(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return scaled_dot_product_attention(query, key, value, is_causal=query.shape[2] > 1)
 
 
+def sdpa_on(kernel: SDPBackend, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """torch's plain attention on one of its kernels, which runs or raises."""
+    with sdpa_kernel(kernel):
+        return sdpa(query, key, value)
+
+
+def flash_attn(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """FlashAttention's own package, whose last query sees every key."""
+    from flash_attn import flash_attn_func  # type: ignore[import-not-found]
+
+    return _sequence_first(flash_attn_func, query, key, value)
+
+
+def flash_attn_4(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """FlashAttention-4's own package."""
+    from flash_attn.cute import flash_attn_func  # type: ignore[import-not-found]
+
+    return _sequence_first(flash_attn_func, query, key, value)
+
+
+def _sequence_first(function: Callable[..., Any], *tensors: Tensor) -> Tensor:
+    out = function(*(tensor.transpose(1, 2) for tensor in tensors), causal=True)
+    result: Tensor = (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
+    return result
+
+
 def eager(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """The transform written down naively, with the whole score matrix."""
-    position = torch.arange(key.shape[2])
+    position = torch.arange(key.shape[2], device=key.device)
     offset = position[-query.shape[2] :].unsqueeze(-1) - position
-    doubled = 2 * torch.log1p(offset.clamp_min(0) / TAU)
+    doubled = (2 * torch.log1p(offset.clamp_min(0) / TAU)).to(query.dtype)
     scores = query @ key.mT / sqrt(query.shape[3])
     logits = torch.sqrt(1 + doubled) * scores - doubled
     return torch.softmax(logits.masked_fill(offset < 0, -torch.inf), dim=-1) @ value
@@ -86,24 +115,48 @@ KNOWN = (
     backend("flex", trains=False),
 )
 
+# Kernels for GPUs that do not transform: what speed they reach is what ours is compared with.
+ON_GPUS = (
+    ("sdpa-flash", partial(sdpa_on, SDPBackend.FLASH_ATTENTION), None),
+    ("sdpa-cudnn", partial(sdpa_on, SDPBackend.CUDNN_ATTENTION), None),
+    ("flash-attn", flash_attn, "flash_attn.flash_attn_interface"),
+    ("flash-attn-4", flash_attn_4, "flash_attn.cute"),
+)
 
-def contenders() -> dict[str, Rival]:
-    """All rivals that can run here, by name; a backend that is not `KNOWN` has the default traits.
+
+def contenders(device: torch.device | str = "cpu") -> dict[str, Rival]:
+    """All rivals that can run on a device, by name; a backend that is not `KNOWN` has default traits.
 
     >>> list(contenders())[:2]
     ['sdpa', 'eager']
     """
     known = {rival.name: rival for rival in KNOWN}
-    names = (BASELINE, "eager", *available_backends())
+    on_gpu = torch.device(device).type == "cuda"
+    if on_gpu:
+        known["flex"] = replace(known["flex"], trains=True)
+        # Known to be slow there, and measured only when named.
+        known["tiled"] = backend("tiled", invited=False)
+        known |= {
+            name: Rival(name, attention, transforms=False, whole_contract=False)
+            for name, attention, module in ON_GPUS
+            if module is None or _is_installed(module)
+        }
+    others = [name for name, *_ in ON_GPUS if name in known]
+    names = (BASELINE, *others, "eager", *available_backends(device))
     return {name: known.get(name) or backend(name) for name in names}
 
 
-def rival_named(name: str) -> Rival:
+def _is_installed(module: str) -> bool:
+    package, _, _ = module.partition(".")
+    return find_spec(package) is not None and find_spec(module) is not None
+
+
+def rival_named(name: str, device: torch.device | str = "cpu") -> Rival:
     """The rival of this name; the error says why it cannot run here."""
-    known = contenders()
+    known = contenders(device)
     if name in known:
         return known[name]
-    reason = unavailable_backends().get(name, "there is no such rival")
+    reason = unavailable_backends(device).get(name, "there is no such rival")
     raise ValueError(
         f"rival {name!r} cannot take part: {reason}; those that can are {', '.join(known)}"
     )
@@ -117,107 +170,3 @@ def backend_named(name: str) -> Rival:
             f"{name!r} is not a backend; backends are {', '.join(available_backends())}"
         )
     return rival
-
-
-# No size is a multiple of a tile or of a vector.
-BATCH, HEADS, LENGTH, HEAD_DIM = 2, 4, 111, 60
-
-
-@dataclass(frozen=True)
-class Form:
-    """A kind of call; all but the `plain` ones need the whole contract of the op."""
-
-    name: str
-    plain: bool = False
-    queries: int = LENGTH
-    key_heads: int = HEADS
-    contract: Mapping[str, Any] = field(default_factory=dict)
-    tables: bool = False
-
-
-_DOCUMENTS = torch.arange(LENGTH) // 40
-
-FORMS = (
-    Form("causal", plain=True),
-    Form("decode", plain=True, queries=1),
-    Form("fewer queries than keys", queries=50),
-    Form("grouped heads", key_heads=2),
-    Form("window and sinks", contract={"window": 29, "sinks": 3}),
-    Form("documents", contract={"query_documents": _DOCUMENTS, "key_documents": _DOCUMENTS}),
-    Form("tables", tables=True),
-)
-
-
-def fault(rival: Rival) -> str | None:
-    """Description of a rival's wrong results; None if all are right.
-
-    Its error may be at most twice that of the reference in float32, plus rounding. A rival that does not
-    transform is compared with gain 1 and bias 0. A rival may decline all forms but the plain ones.
-    """
-    forms = (form for form in FORMS if form.plain or rival.whole_contract)
-    return next((found for form in forms if (found := _fault(rival, form))), None)
-
-
-def _fault(rival: Rival, form: Form) -> str | None:
-    reference = backend("reference").attention
-    tables = form.tables or not rival.transforms
-    exact = _results(reference, form, torch.float64, rival, tables)
-    plain = _results(reference, form, torch.float32, rival, tables)
-    try:
-        given = _results(rival.attention, form, torch.float32, rival, form.tables)
-    except Exception as raised:
-        if isinstance(raised, NotImplementedError) and not form.plain:
-            return None
-        return f"{rival.name} raises {type(raised).__name__} ({form.name}): {raised}"
-    for name, right in exact.items():
-        if name not in given:
-            continue
-        wrong = f"{rival.name} is wrong ({form.name}): {name}"
-        if given[name].shape != right.shape:
-            return f"{wrong} has the shape {tuple(given[name].shape)}"
-        rounding = 8 * torch.finfo(torch.float32).eps * right.abs().max()
-        allowed = 2 * (plain[name] - right).abs().max() + rounding
-        error = (given[name] - right).abs().max()
-        # Written so that NaN is a fault.
-        if not error <= allowed:
-            return f"{wrong} errs by {error:.2g}, allowed is {allowed:.2g}"
-    return None
-
-
-def _results(
-    attention: Attention, form: Form, dtype: torch.dtype, rival: Rival, tables: bool
-) -> dict[str, Tensor]:
-    """Output and, if the rival trains, gradients, for the same float32 numbers in any dtype."""
-    generator = torch.Generator().manual_seed(0)
-
-    def normal(heads: int, tokens: int) -> Tensor:
-        return torch.randn(BATCH, heads, tokens, HEAD_DIM, generator=generator).to(dtype)
-
-    inputs = {
-        "query": normal(HEADS, form.queries),
-        "key": normal(form.key_heads, LENGTH),
-        "value": normal(form.key_heads, LENGTH),
-    }
-    grad = normal(HEADS, form.queries)
-    contract = dict(form.contract)
-    learned = inputs
-    if tables:
-        affine = _affine(rival.transforms, dtype)
-        contract["affine"] = affine
-        learned = inputs | {"gain": affine.gain, "bias": affine.bias}
-    if not rival.trains:
-        with torch.no_grad():
-            return {"output": attention(*inputs.values(), **contract)}
-    for tensor in learned.values():
-        tensor.requires_grad_()
-    out = attention(*inputs.values(), **contract)
-    gradients = torch.autograd.grad(out, list(learned.values()), grad)
-    names = (f"{name} gradient" for name in learned)
-    return {"output": out.detach()} | dict(zip(names, gradients, strict=True))
-
-
-def _affine(transforms: bool, dtype: torch.dtype) -> DistanceAffine:
-    if transforms:
-        return DistanceAffine.scale_invariant(LENGTH, TAU, dtype=dtype)
-    plain = DistanceAffine.identity(LENGTH)
-    return DistanceAffine(plain.gain.to(dtype), plain.bias.to(dtype))

@@ -1,4 +1,4 @@
-"""Timing on a noisy machine: interleaved runs, medians and quartiles, and the machine's limits."""
+"""Timing on a noisy machine: interleaved runs, medians and quartiles, on CPUs and GPUs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import quantiles
@@ -7,9 +7,12 @@ from typing import NamedTuple
 
 import torch
 
-from ...attention import cpu_library
-
 LEAST_ROUNDS = 3
+# More than the last cache of any GPU.
+FLUSHED_BYTES = 2**28
+
+# Runs something, and returns the seconds that it took.
+Clock = Callable[[Callable[[], object]], float]
 
 
 class Spread(NamedTuple):
@@ -32,8 +35,51 @@ class Spread(NamedTuple):
         return cls(*(cuts[percent // 5 - 1] for percent in (10, 25, 50, 75, 90)))
 
 
+def seconds_of(run: Callable[[], object]) -> float:
+    """Seconds that one run takes."""
+    start = perf_counter()
+    run()
+    return perf_counter() - start
+
+
+class GpuClock:
+    """Seconds between two events around a run, in the order in which the GPU works.
+
+    Before each run the GPU overwrites a buffer, so that no run finds its inputs in a cache. Meanwhile
+    the CPU already launches the run, so that a short one does not include the time that launching takes
+    as long as that is shorter than the overwriting.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._buffer = torch.empty(FLUSHED_BYTES, dtype=torch.int8, device=device)
+
+    def __call__(self, run: Callable[[], object]) -> float:
+        """Seconds that one run takes."""
+        start, end = (
+            torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            for _ in range(2)
+        )
+        with torch.cuda.device(self._device):
+            self._buffer.zero_()
+            start.record()
+            run()
+            end.record()
+            torch.cuda.synchronize(self._device)
+        return float(start.elapsed_time(end)) / 1e3
+
+
+def clock_for(device: torch.device | str) -> Clock:
+    """The clock of a device."""
+    device = torch.device(device)
+    return GpuClock(device) if device.type == "cuda" else seconds_of
+
+
 def interleaved(
-    runs: Mapping[str, Callable[[], object]], seconds: float, least_rounds: int = LEAST_ROUNDS
+    runs: Mapping[str, Callable[[], object]],
+    seconds: float,
+    least_rounds: int = LEAST_ROUNDS,
+    clock: Clock = seconds_of,
 ) -> dict[str, list[float]]:
     """Seconds by name and round: every round runs each once, until the time is up.
 
@@ -47,80 +93,6 @@ def interleaved(
     end = perf_counter() + seconds
     while len(times[order[0]]) < least_rounds or perf_counter() < end:
         for name in order:
-            times[name].append(seconds_of(runs[name]))
+            times[name].append(clock(runs[name]))
         order.append(order.pop(0))
     return times
-
-
-def seconds_of(run: Callable[[], object]) -> float:
-    """Seconds that one run takes."""
-    start = perf_counter()
-    run()
-    return perf_counter() - start
-
-
-MATMUL_SIZE = 2048
-MATMUL_RUNS = 20
-SUM_BYTES = 2**28
-SUM_RUNS = 10
-
-
-class Bounds(NamedTuple):
-    """The machine's peaks, and how each was measured."""
-
-    peak_gflops: float
-    peak_source: str
-    read_gigabytes_per_second: float
-    read_source: str
-
-    @classmethod
-    def measure(cls) -> "Bounds":
-        """Measure this machine with torch's number of threads.
-
-        Each peak is the faster of torch and, where the kernels are built, of a compiled loop: a rate
-        that can be exceeded is no bound.
-        """
-        gflops = cpu_library.fma_gflops()
-        bandwidth = cpu_library.read_gigabytes_per_second()
-        return cls(
-            *max((gflops or 0.0, "multiply-adds in a compiled loop"), _of_matmul()),
-            *max((bandwidth or 0.0, "reads in a compiled loop"), _of_sum()),
-        )
-
-    @classmethod
-    def from_record(cls, origin: dict[str, str]) -> "Bounds":
-        """The inverse of :meth:`record`."""
-        return cls(
-            float(origin["peak_gflops"]),
-            origin["peak_source"],
-            float(origin["read_gigabytes_per_second"]),
-            origin["read_source"],
-        )
-
-    def record(self) -> dict[str, str]:
-        """The bounds as entries of the provenance."""
-        return {
-            name: f"{value:.4g}" if isinstance(value, float) else value
-            for name, value in self._asdict().items()
-        }
-
-    def __str__(self) -> str:
-        return (
-            f"{self.peak_gflops:.0f} GFLOP/s ({self.peak_source}), "
-            f"{self.read_gigabytes_per_second:.1f} GB/s ({self.read_source})"
-        )
-
-
-def _of_matmul() -> tuple[float, str]:
-    left, right = torch.randn(2, MATMUL_SIZE, MATMUL_SIZE).unbind()
-    out = torch.empty_like(left)
-    best = min(seconds_of(lambda: torch.mm(left, right, out=out)) for _ in range(MATMUL_RUNS))
-    source = f"the best of {MATMUL_RUNS} float32 matmuls of {MATMUL_SIZE} cubed"
-    return 2 * MATMUL_SIZE**3 / best / 1e9, source
-
-
-def _of_sum() -> tuple[float, str]:
-    tensor = torch.ones(SUM_BYTES // 4)
-    source = f"the best of {SUM_RUNS} sums over {SUM_BYTES // 2**20} MiB"
-    best = min(seconds_of(tensor.sum) for _ in range(SUM_RUNS))
-    return SUM_BYTES / best / 1e9, source

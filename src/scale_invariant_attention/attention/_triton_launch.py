@@ -1,0 +1,315 @@
+"""Launches of the Triton kernels, in order: forward or decoding, and backward."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import triton
+from torch import Tensor
+
+from . import tiled
+from ._opaque import Gradients
+from ._tables import fold
+from ._triton_decode import merge_kernel, split_kernel
+from ._triton_forward import forward_kernel
+from ._triton_key_gradients import key_gradients_kernel
+from ._triton_plan import FAR, Plan, rows_in_order
+from ._triton_query_gradients import query_gradients_kernel
+from ._triton_rows import row_terms_kernel, spoil_kernel
+from ._triton_tables import diagonals_kernel
+from .contract import AttentionCall
+
+# Rows of a key head up to which the decoding kernel runs.
+DECODE_ROWS = 32
+# Rows of a block of the kernels that prepare data by row; tiles divide WHOLE.
+PREPARED, WHOLE = 64, 128
+
+
+def forward(call: AttentionCall) -> tuple[Tensor, Tensor]:
+    """Output and log-sum-exp of a call that is not empty."""
+    plan = Plan(call)
+    few = plan.query_length * call.group <= DECODE_ROWS
+    return _decode(plan) if few else _forward(plan)
+
+
+def _forward(plan: Plan) -> tuple[Tensor, Tensor]:
+    tile = plan.tile("forward")
+    out = plan.empty(plan.batch, plan.heads, plan.query_length, plan.value_dim)
+    lse = plan.empty(plan.batch, plan.heads, plan.query_length)
+    padded = _whole_blocks(plan.key_length)
+    spoil = plan.empty(plan.batch, plan.key_heads, padded)
+    plan.launch(
+        spoil_kernel,
+        (padded // PREPARED, plan.batch * plan.key_heads),
+        **plan.select(
+            spoil_kernel,
+            plan.inputs,
+            spoil=spoil,
+            heads=plan.key_heads,
+            length=plan.key_length,
+            padded=padded,
+            BLOCK=PREPARED,
+        ),
+    )
+    query_blocks = triton.cdiv(plan.query_length, tile.queries)
+    plan.launch(
+        forward_kernel,
+        (query_blocks, plan.batch * plan.heads),
+        **plan.select(
+            forward_kernel,
+            plan.inputs,
+            plan.affine,
+            plan.numerics,
+            plan.seen,
+            plan.lists(tile),
+            out=out,
+            lse=lse,
+            spoil=spoil,
+            spoil_row=padded,
+            worst=plan.worst(spoil),
+            heads=plan.heads,
+            query_blocks=query_blocks,
+            key_blocks=triton.cdiv(plan.key_length, tile.keys),
+            BLOCK_M=tile.queries,
+            BLOCK_N=tile.keys,
+            num_warps=tile.warps,
+            num_stages=tile.stages,
+        ),
+    )
+    return out, lse
+
+
+def _decode(plan: Plan) -> tuple[Tensor, Tensor]:
+    tile = plan.tile("decode")
+    rows = plan.query_length * plan.call.group
+    first = 0
+    window, sinks = plan.call.visibility.window, plan.call.visibility.sinks
+    if window is not None and sinks == 0 and not plan.has_positions:
+        # No query sees a key before this one.
+        first = max(plan.key_length - plan.query_length - window + 1, 0)
+        first = min(first, plan.key_length - 1)
+    keys = plan.key_length - first
+    wanted = triton.cdiv(2 * plan.device.processors, plan.batch * plan.key_heads)
+    split = triton.cdiv(triton.cdiv(keys, wanted), tile.keys) * tile.keys
+    count = triton.cdiv(keys, split)
+    parts = plan.empty(plan.batch, plan.heads, plan.query_length, count, plan.value_dim)
+    part_lse = plan.empty(plan.batch, plan.heads, plan.query_length, count)
+    plan.launch(
+        split_kernel,
+        (count, plan.batch * plan.key_heads),
+        **plan.select(
+            split_kernel,
+            plan.inputs,
+            plan.affine,
+            plan.numerics,
+            plan.seen,
+            parts=parts,
+            part_lse=part_lse,
+            key_heads=plan.key_heads,
+            first_key=first,
+            split=split,
+            ROWS=max(16, triton.next_power_of_2(rows)),
+            BLOCK_N=tile.keys,
+            num_warps=tile.warps,
+            num_stages=tile.stages,
+        ),
+    )
+    out = plan.empty(plan.batch, plan.heads, plan.query_length, plan.value_dim)
+    lse = plan.empty(plan.batch, plan.heads, plan.query_length)
+    plan.launch(
+        merge_kernel,
+        (plan.batch * plan.heads * plan.query_length,),
+        parts=parts,
+        part_lse=part_lse,
+        out=out,
+        lse=lse,
+        count=count,
+        DV=plan.value_dim,
+        BLOCK_DV=plan.blocks[1],
+        BLOCK=16,
+    )
+    return out, lse
+
+
+def backward(
+    call: AttentionCall,
+    out: Tensor,
+    lse: Tensor,
+    grad_out: Tensor,
+    grad_lse: Tensor,
+    affine_grads: bool,
+) -> Gradients:
+    """Gradients of a call that is not empty."""
+    plan = Plan(call)
+    if affine_grads and plan.affine_kind == "table":
+        # Distances are scattered over the tiles: no program owns those of a table's entry.
+        return tiled.backward(call, out, lse, grad_out, grad_lse, affine_grads)
+    grad_out = rows_in_order(grad_out.to(call.query.dtype))
+    if any(stride % plan.unit for stride in grad_out.stride()[:3]):
+        grad_out = grad_out.contiguous()
+    terms = _row_terms(plan, out.contiguous(), lse.contiguous(), grad_out, grad_lse)
+    shared: dict[str, Any] = {
+        **plan.inputs,
+        **plan.affine,
+        **plan.numerics,
+        **plan.seen,
+        **plan.strides("grad", grad_out),
+        "grad_out": grad_out,
+        "terms": terms,
+        "padded": terms.shape[2],
+        "worst": plan.worst(lse),
+        "heads": plan.heads,
+        "key_heads": plan.key_heads,
+    }
+    grad_key, grad_value = _key_gradients(plan, shared)
+    tau_grads = affine_grads and call.tau is not None
+    grad_query, grad_tau = _query_gradients(plan, shared, tau_grads)
+    gain = bias = None
+    if affine_grads and call.tau is None:
+        gain, bias = _table_gradients(plan, shared)
+    return Gradients(grad_query, grad_key, grad_value, gain, bias, grad_tau)
+
+
+def _row_terms(plan: Plan, out: Tensor, lse: Tensor, grad_out: Tensor, grad_lse: Tensor) -> Tensor:
+    padded = _whole_blocks(plan.query_length)
+    terms = plan.empty(plan.batch, plan.heads, padded, 2)
+    batch, head, row = grad_lse.stride()
+    plan.launch(
+        row_terms_kernel,
+        (padded // PREPARED, plan.batch * plan.heads),
+        out=out,
+        lse=lse,
+        grad_out=grad_out,
+        grad_lse=grad_lse,
+        terms=terms,
+        **plan.strides("grad", grad_out),
+        grad_lse_batch=batch,
+        grad_lse_head=head,
+        grad_lse_row=row,
+        heads=plan.heads,
+        query_length=plan.query_length,
+        padded=padded,
+        DV=plan.value_dim,
+        BLOCK_DV=plan.blocks[1],
+        BLOCK=PREPARED,
+        UNIT=plan.unit,
+    )
+    return terms
+
+
+def _key_gradients(plan: Plan, shared: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    tile = plan.tile("keys")
+    grad_key, store_key = _writable(plan.call.key)
+    grad_value, store_value = _writable(plan.call.value)
+    plan.launch(
+        key_gradients_kernel,
+        (triton.cdiv(plan.key_length, tile.keys), plan.batch * plan.key_heads),
+        **plan.select(
+            key_gradients_kernel,
+            shared,
+            plan.lists(tile, by_key=True),
+            plan.strides("grad_key", grad_key),
+            plan.strides("grad_value", grad_value),
+            grad_key=grad_key,
+            grad_value=grad_value,
+            query_blocks=triton.cdiv(plan.query_length, tile.queries),
+            BLOCK_M=tile.queries,
+            BLOCK_N=tile.keys,
+            num_warps=tile.warps,
+            num_stages=tile.stages,
+        ),
+    )
+    return store_key(), store_value()
+
+
+def _query_gradients(
+    plan: Plan, shared: dict[str, Any], tau_grads: bool
+) -> tuple[Tensor, Tensor | None]:
+    tile = plan.tile("queries")
+    grad_query, store = _writable(plan.call.query)
+    query_blocks = triton.cdiv(plan.query_length, tile.queries)
+    grad_taus = plan.empty(plan.batch, plan.heads, query_blocks) if tau_grads else None
+    plan.launch(
+        query_gradients_kernel,
+        (query_blocks, plan.batch * plan.heads),
+        **plan.select(
+            query_gradients_kernel,
+            shared,
+            plan.lists(tile),
+            plan.strides("grad_query", grad_query),
+            grad_query=grad_query,
+            grad_taus=grad_taus,
+            slope_line=plan.lines[1] if tau_grads else None,
+            query_blocks=query_blocks,
+            key_blocks=triton.cdiv(plan.key_length, tile.keys),
+            TAU_GRADIENT=tau_grads,
+            BLOCK_M=tile.queries,
+            BLOCK_N=tile.keys,
+            num_warps=tile.warps,
+            num_stages=tile.stages,
+        ),
+    )
+    tau = plan.call.tau
+    if grad_taus is None or tau is None:
+        return store(), None
+    return store(), fold(grad_taus.double().sum((0, 2)), tau).to(tau.dtype)
+
+
+def _table_gradients(plan: Plan, shared: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    tile, visibility = plan.tile("diagonals"), plan.call.visibility
+    block = tile.queries
+    window = FAR if visibility.window is None else visibility.window
+    highest = min(plan.key_length, window) - 1
+    lowest = 0 if visibility.is_causal else -(min(plan.query_length, window) - 1)
+    first = lowest // block
+    count = highest // block + 2 - first
+    # For gain and bias: offsets below and from the corner of each diagonal of tiles.
+    sums = plan.empty(plan.heads, count, 2, 2, block)
+    plan.launch(
+        diagonals_kernel,
+        (count, plan.heads),
+        **plan.select(
+            diagonals_kernel,
+            shared,
+            sums=sums,
+            first_diagonal=first,
+            batch=plan.batch,
+            scale=plan.call.scale,
+            BLOCK=block,
+            num_warps=tile.warps,
+            num_stages=tile.stages,
+        ),
+    )
+    below, above = sums.double().permute(3, 0, 2, 1, 4)
+    by_offset = F.pad(below, (0, 0, 0, 1)) + F.pad(above, (0, 0, 1, 0))
+    by_offset = by_offset.flatten(2)  # [heads, 2, offsets from (first - 1) * block]
+    zero = (1 - first) * block
+    by_distance = by_offset[:, :, zero:]
+    if not visibility.is_causal:
+        mirrored = by_offset[:, :, :zero].flip(-1)
+        length = max(by_distance.shape[2], mirrored.shape[2] + 1)
+        by_distance = F.pad(by_distance, (0, length - by_distance.shape[2]))
+        mirrored = F.pad(mirrored, (1, length - mirrored.shape[2] - 1))
+        by_distance = by_distance + mirrored
+    gain, bias = plan.call.gain, plan.call.bias
+    assert gain is not None
+    assert bias is not None
+    # Distances beyond the tables have no visible pair.
+    length = gain.shape[1]
+    by_distance = F.pad(by_distance, (0, max(0, length - by_distance.shape[2])))[:, :, :length]
+    of_gain, of_bias = by_distance.unbind(1)
+    return fold(of_gain, gain).to(gain.dtype), fold(of_bias, bias).to(bias.dtype)
+
+
+def _whole_blocks(length: int) -> int:
+    return -(-length // WHOLE) * WHOLE
+
+
+def _writable(tensor: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
+    """Memory for the gradient of a tensor, and a function that returns it in the tensor's layout."""
+    result = torch.empty_like(tensor)
+    if result.stride(3) == 1:
+        return result, lambda: result
+    written = torch.empty_like(tensor, memory_format=torch.contiguous_format)
+    return written, lambda: result.copy_(written)

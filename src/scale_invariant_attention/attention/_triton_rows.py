@@ -1,0 +1,111 @@
+"""Kernels that prepare a number per key or query: what is not finite, and the terms of backward."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit(
+    do_not_specialize=[
+        *("key_batch", "key_head", "key_row", "value_batch", "value_head", "value_row"),
+        *("heads", "length", "padded"),
+    ]
+)
+def spoil_kernel(
+    key,
+    value,
+    spoil,
+    key_batch,
+    key_head,
+    key_row,
+    value_batch,
+    value_head,
+    value_row,
+    heads,
+    length,
+    padded,
+    D: tl.constexpr,
+    DV: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    BLOCK: tl.constexpr,
+    UNIT: tl.constexpr,
+):
+    """Write NaN for every key that is not finite, or whose value is not, and 0 for all others.
+
+    There are `padded` of them, so that whole blocks can be read without a mask.
+    """
+    problem = tl.program_id(1)
+    batch, head = (problem // heads).to(tl.int64), problem % heads
+    rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    at = rows.to(tl.int64)[:, None]
+    columns, value_columns = tl.arange(0, BLOCK_D)[None, :], tl.arange(0, BLOCK_DV)[None, :]
+    inside = (rows < length)[:, None]
+    key += (batch * key_batch + head * key_head) * UNIT
+    value += (batch * value_batch + head * value_head) * UNIT
+    k = tl.load(key + at * (key_row * UNIT) + columns, mask=inside & (columns < D), other=0.0)
+    v = tl.load(
+        value + at * (value_row * UNIT) + value_columns,
+        mask=inside & (value_columns < DV),
+        other=0.0,
+    )
+    # Zero times anything finite is zero; times anything else, NaN, which sums keep.
+    bad = tl.sum(k.to(tl.float32) * 0.0, 1) + tl.sum(v.to(tl.float32) * 0.0, 1)
+    tl.store(spoil + problem.to(tl.int64) * padded + rows, bad)
+
+
+@triton.jit(
+    do_not_specialize=[
+        *("grad_batch", "grad_head", "grad_row", "grad_lse_batch", "grad_lse_head"),
+        *("grad_lse_row", "heads", "query_length", "padded"),
+    ]
+)
+def row_terms_kernel(
+    out,
+    lse,
+    grad_out,
+    grad_lse,
+    terms,
+    grad_batch,
+    grad_head,
+    grad_row,
+    grad_lse_batch,
+    grad_lse_head,
+    grad_lse_row,
+    heads,
+    query_length,
+    padded,
+    DV: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    BLOCK: tl.constexpr,
+    UNIT: tl.constexpr,
+):
+    """Base and delta of every row, interleaved.
+
+    There are `padded` of them, so that whole blocks can be read without a mask.
+
+    ``weight = exp2(x - base)``, ``grad_logit = weight * (grad_weight - delta)``. A row that saw no
+    key, or whose gradient is zero, gets an infinite base: its weights vanish, and with them all its
+    contributions, even if its output is NaN.
+    """
+    problem = tl.program_id(1)
+    batch, head = (problem // heads).to(tl.int64), problem % heads
+    rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    columns = tl.arange(0, BLOCK_DV)[None, :]
+    is_query = rows < query_length
+    inside = is_query[:, None] & (columns < DV)
+    flat = problem.to(tl.int64) * query_length + rows
+    at = rows.to(tl.int64)
+    grad_out += (batch * grad_batch + head * grad_head) * UNIT
+    grad = tl.load(grad_out + at[:, None] * (grad_row * UNIT) + columns, mask=inside, other=0.0)
+    grad = grad.to(tl.float32)
+    result = tl.load(out + flat[:, None] * DV + columns, mask=inside, other=0.0)
+    of_lse = grad_lse + batch * grad_lse_batch + head * grad_lse_head + at * grad_lse_row
+    grad_of_lse = tl.load(of_lse, mask=is_query, other=0.0)
+    natural = tl.load(lse + flat, mask=is_query, other=float("-inf"))
+    used = tl.sum((grad != 0.0).to(tl.int32), 1) + (grad_of_lse != 0.0).to(tl.int32)
+    silent = (used == 0) | (natural == float("-inf"))
+    delta = tl.sum(grad * result, 1) - grad_of_lse
+    flat = problem.to(tl.int64) * padded + rows
+    base = natural * 1.4426950408889634
+    tl.store(terms + 2 * flat, tl.where(silent, float("inf"), base))
+    tl.store(terms + 2 * flat + 1, tl.where(silent, 0.0, delta))

@@ -1,0 +1,215 @@
+"""Trust on first use: "auto" relies on some backends only after a self-check on the device.
+
+An outcome counts for one device model, one version of the package, of its sources, of Triton and of
+torch. It is kept for the process, and in the user's cache folder for later ones.
+"""
+
+import hashlib
+import json
+import os
+import sys
+import warnings
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..files import replace_file
+from ..provenance import device_name, triton_version
+from .numerics import holds_values
+from .self_check import Difference, Outcome, check
+
+if TYPE_CHECKING:
+    from .backends import Backend
+
+FOLDER = "scale-invariant-attention"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Everything that an outcome depends on."""
+
+    backend: str
+    device: str
+    package_version: str
+    sources: str
+    triton_version: str
+    torch_version: str
+
+    @classmethod
+    def of(cls, backend: "Backend", device: torch.device) -> "Subject":
+        """The subject on this machine."""
+        return cls(
+            backend.name,
+            device_name(device),
+            version("scale-invariant-attention"),
+            _sources(),
+            triton_version() or "none",
+            torch.__version__,
+        )
+
+
+@lru_cache(maxsize=1)
+def _sources() -> str:
+    """A digest of this package's sources, which may change while its version stays."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def cache_folder() -> Path | None:
+    """The user's cache folder for this package; None without a home."""
+    if sys.platform == "win32":
+        given, usual = os.environ.get("LOCALAPPDATA"), "AppData/Local"
+    elif sys.platform == "darwin":
+        given, usual = None, "Library/Caches"
+    else:
+        given, usual = os.environ.get("XDG_CACHE_HOME"), ".cache"
+    if given:
+        return Path(given, FOLDER)
+    with suppress(RuntimeError):
+        return Path.home() / usual / FOLDER
+    return None
+
+
+class Outcomes:
+    """The outcomes known to this process, and those on the disk."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._by_device: dict[tuple[Backend, torch.device], Outcome] = {}
+        self._by_subject: dict[tuple[Backend, Subject], Outcome] = {}
+
+    def known(self, backend: "Backend", device: torch.device) -> Outcome | None:
+        """An earlier outcome, of this process or of another one; never runs a check."""
+        outcome = self._by_device.get((backend, device))
+        if outcome is not None:
+            return outcome
+        with self._lock:
+            return self._look_up(backend, device)
+
+    def of(self, backend: "Backend", device: torch.device) -> Outcome:
+        """An earlier outcome or, if there is none, that of a check now."""
+        outcome = self._by_device.get((backend, device))
+        if outcome is not None:
+            return outcome
+        # One thread checks, and the others wait for it.
+        with self._lock:
+            outcome = self._look_up(backend, device)
+            return self._check(backend, device) if outcome is None else outcome
+
+    def renewed(self, backend: "Backend", device: torch.device) -> Outcome:
+        """The outcome of a check now, which replaces an earlier one."""
+        with self._lock:
+            return self._check(backend, device)
+
+    def _look_up(self, backend: "Backend", device: torch.device) -> Outcome | None:
+        subject = Subject.of(backend, device)
+        outcome = self._by_subject.get((backend, subject)) or read_outcome(subject)
+        return None if outcome is None else self._keep(backend, device, subject, outcome)
+
+    def _check(self, backend: "Backend", device: torch.device) -> Outcome:
+        subject = Subject.of(backend, device)
+        outcome = check(backend, device)
+        # What raised may have lacked memory, and may work for the next process.
+        if outcome.problem is None:
+            write_outcome(subject, outcome)
+        return self._keep(backend, device, subject, outcome)
+
+    def _keep(
+        self, backend: "Backend", device: torch.device, subject: Subject, outcome: Outcome
+    ) -> Outcome:
+        self._by_device[backend, device] = outcome
+        self._by_subject[backend, subject] = outcome
+        if not outcome.passed:
+            warnings.warn(_warning(subject, outcome), RuntimeWarning, stacklevel=2)
+        return outcome
+
+
+# Once per process needs a place in the process.
+OUTCOMES = Outcomes()
+
+
+def trusted(backend: "Backend", query: Tensor) -> bool:
+    """Whether "auto" may rely on a backend that needs a self-check, on the device of a call.
+
+    The check runs now if no outcome is known, unless the call is traced, transformed or captured.
+    """
+    outcome = OUTCOMES.known(backend, query.device)
+    if outcome is None and can_check(query):
+        outcome = OUTCOMES.of(backend, query.device)
+    return outcome is not None and outcome.passed
+
+
+def can_check(query: Tensor) -> bool:
+    """Whether a check can run in the middle of this call: nothing traces, fakes or captures it."""
+    return (
+        holds_values(query)
+        and torch._C._len_torch_dispatch_stack() == 0
+        and torch._C._functorch.maybe_current_level() is None
+        and torch._C._get_tracing_state() is None
+        and not (query.is_cuda and torch.cuda.is_current_stream_capturing())
+    )
+
+
+def _warning(subject: Subject, outcome: Outcome) -> str:
+    return (
+        f'backend {subject.backend!r} failed its self-check on {subject.device}, so "auto" does not '
+        f"use it there: {outcome.findings}. Results are right, but slower. Please report this with "
+        f"the output of `sia doctor --json`."
+    )
+
+
+def write_outcome(subject: Subject, outcome: Outcome) -> None:
+    """Keep an outcome for later processes; where nothing can be written, each checks again."""
+    path = _path(subject)
+    if path is None:
+        return
+    text = json.dumps({"subject": asdict(subject), "outcome": asdict(outcome)}, indent=2)
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, f"{text}\n".encode())
+
+
+def read_outcome(subject: Subject) -> Outcome | None:
+    """The outcome that an earlier process kept; None if there is none or it is damaged."""
+    path = _path(subject)
+    try:
+        document = json.loads(path.read_bytes()) if path is not None else None
+        if document is None or document["subject"] != asdict(subject):
+            return None
+        return _outcome(**document["outcome"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def _path(subject: Subject) -> Path | None:
+    folder = cache_folder()
+    digest = hashlib.sha256(json.dumps(asdict(subject)).encode()).hexdigest()
+    return None if folder is None else folder / f"self-check-{digest[:32]}.json"
+
+
+def _outcome(
+    *,
+    backend: str,
+    differences: list[dict[str, Any]],
+    problem: str | None,
+    closest: dict[str, Any] | None,
+    declined: list[str],
+    seconds: float,
+) -> Outcome:
+    return Outcome(
+        backend,
+        tuple(Difference(**entry) for entry in differences),
+        problem,
+        None if closest is None else Difference(**closest),
+        tuple(declined),
+        seconds,
+    )

@@ -1,0 +1,174 @@
+"""The self-check: right backends pass, wrong ones are named with what differs, nothing else changes."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from backend_names import needs_kernels
+
+from scale_invariant_attention.attention import reference, self_check, tiled
+from scale_invariant_attention.attention.backends import BACKENDS, Backend
+from scale_invariant_attention.attention.self_check import CONTRACTS, HALF, SINGLE, check
+
+BY_NAME = {contract.name: contract for contract in CONTRACTS}
+CAUSAL = [BY_NAME["causal"]]
+
+
+@pytest.mark.parametrize("name", ["tiled", pytest.param("cpu", marks=needs_kernels)])
+def test_right_backends_pass_with_room_to_spare(name):
+    both = [replace(contract, precisions=(SINGLE, HALF)) for contract in CONTRACTS]
+    outcome = check(BACKENDS[name], "cpu", both)
+    assert outcome.passed, outcome.findings
+    assert outcome.declined == ()
+    assert outcome.closest.error < 0.7 * outcome.closest.budget
+
+
+def broken(change):
+    """The tiled backend, its call or its results changed on the way."""
+    return Backend("broken", change)
+
+
+def late_window(call, _):
+    window = call.visibility.window
+    visibility = replace(call.visibility, window=window and window + 1)
+    return tiled.attention(replace(call, visibility=visibility))
+
+
+def without_documents(call, _):
+    visibility = replace(call.visibility, query_documents=None, key_documents=None)
+    return tiled.attention(replace(call, visibility=visibility))
+
+
+def wrong_head_of_the_group(call, _):
+    value = call.value.roll(1, 1) if call.group > 1 else call.value
+    return tiled.attention(replace(call, value=value))
+
+
+def wrong_lse(call, _):
+    out, lse = tiled.attention(call)
+    return out, lse + 1e-3
+
+
+def no_gradient_of_tau(call, _):
+    tau = None if call.tau is None else call.tau.detach() + 0 * call.tau
+    return tiled.attention(replace(call, tau=tau))
+
+
+def shifted_table(call, _):
+    bias = None if call.bias is None else call.bias.roll(1, 1)
+    return tiled.attention(replace(call, bias=bias))
+
+
+def wide_heads_only(call, _):
+    out, lse = tiled.attention(call)
+    return (out * 1.05 if call.query.shape[3] == 128 else out), lse
+
+
+def wrong_in_half_precision(call, _):
+    out, lse = tiled.attention(call)
+    return (out if call.query.dtype == torch.float32 else out * 1.1), lse
+
+
+def wrong_decode(call, _):
+    key = call.key.clone()
+    if call.query.shape[2] == 1:
+        key[:, :, 1024:] = 0
+    return tiled.attention(replace(call, key=key))
+
+
+def not_a_number(call, _):
+    out, lse = tiled.attention(call)
+    return out.masked_fill(torch.arange(out.shape[2]).view(-1, 1) == 130, torch.nan), lse
+
+
+def zero_where_nothing_is_seen(call, _):
+    out, lse = tiled.attention(call)
+    return out, lse.masked_fill(lse == -torch.inf, 0)
+
+
+BROKEN = {
+    late_window: "window",
+    without_documents: "positions, documents, mask, window and sinks",
+    wrong_head_of_the_group: "grouped heads, fewer queries than keys, not causal",
+    wrong_lse: "causal",
+    no_gradient_of_tau: "learned tau",
+    shifted_table: "learned tables",
+    wide_heads_only: "causal, head size 128",
+    wrong_in_half_precision: "causal",
+    wrong_decode: "decode, one query",
+    not_a_number: "causal",
+    zero_where_nothing_is_seen: "positions, documents, mask, window and sinks",
+}
+
+
+@pytest.mark.parametrize("change", BROKEN, ids=lambda change: change.__name__)
+def test_what_is_broken_is_found_and_named(change):
+    outcome = check(broken(change), "cpu", [BY_NAME[BROKEN[change]]])
+    assert not outcome.passed
+    found = outcome.differences[0]
+    assert found.contract == BROKEN[change]
+    assert not found.error <= found.budget
+    assert found.contract in outcome.findings
+    assert found.tensor in outcome.findings
+
+
+def test_the_tensor_and_the_dtype_that_differ_are_named():
+    (found, *_) = check(broken(wrong_lse), "cpu", CAUSAL).differences
+    assert (found.tensor, found.dtype) == ("log-sum-exp", "float32")
+    assert found.error == pytest.approx(1e-3, rel=0.01)
+    found = check(broken(no_gradient_of_tau), "cpu", [BY_NAME["learned tau"]]).differences
+    assert {it.tensor for it in found} == {"gradient of tau"}
+    found = check(broken(wrong_in_half_precision), "cpu", CAUSAL).differences
+    assert {it.dtype for it in found} == {"bfloat16"}
+
+
+def test_an_exception_is_a_finding():
+    def raising(call, _):
+        raise RuntimeError("out of shared memory")
+
+    outcome = check(broken(raising), "cpu")
+    assert not outcome.passed
+    assert outcome.findings == "causal: RuntimeError: out of shared memory"
+
+
+def test_declined_contracts_are_listed_and_declining_all_is_no_pass():
+    def no_learning(call, return_lse):
+        return "it cannot learn" if call.affine_requires_grad else None
+
+    modest = Backend(
+        "modest", lambda call, _: tiled.attention(call), unsupported_reason=no_learning
+    )
+    contracts = [BY_NAME["window"], BY_NAME["learned tau"]]
+    outcome = check(modest, "cpu", contracts)
+    assert outcome.passed
+    assert outcome.declined == ("learned tau",)
+    assert not check(modest, "cpu", contracts[1:]).passed
+
+
+def test_the_state_of_torch_does_not_matter_and_is_left_alone():
+    """Autocast, no_grad, inference mode, default dtype and device; the random numbers stay put."""
+    torch.manual_seed(0)
+    before = torch.random.get_rng_state()
+    exact = Backend("exact", lambda call, _: reference.attention(call))
+    torch.set_default_dtype(torch.float64)
+    try:
+        with (
+            torch.device("meta"),
+            torch.autocast("cpu", dtype=torch.bfloat16),
+            torch.inference_mode(),
+        ):
+            assert check(exact, "cpu", CAUSAL).passed
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_contracts_cover_what_users_call():
+    assert {c.head_dim for c in CONTRACTS} >= {64, 128}
+    assert {c.learned for c in CONTRACTS} == {None, "tau", "tables"}
+    assert {c.precisions for c in CONTRACTS} == {(SINGLE,), (HALF,), (SINGLE, HALF)}
+    assert any(c.queries == 1 for c in CONTRACTS)
+    assert any(c.heads > c.key_heads for c in CONTRACTS)
+    # Several tiles of 64, and not a whole number of them.
+    assert all(c.keys > 128 and c.keys % 16 for c in CONTRACTS if c.queries > 1)
+    assert len(self_check.CONTRACTS) == len(BY_NAME)

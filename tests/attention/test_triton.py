@@ -1,0 +1,83 @@
+"""The Triton kernels in Triton's interpreter, in child processes: Triton decides at its import."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+import scale_invariant_attention as sia
+from scale_invariant_attention.attention import triton as backend
+
+SUPPORT = Path(__file__).parents[1] / "support"
+CONTRACTS, AT_ONCE = 400, 100
+needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+
+
+def interpret(program, *arguments):
+    """Run a program of tests/support with Triton's interpreter, and return what it printed."""
+    command = [sys.executable, str(SUPPORT / program), *map(str, arguments)]
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+@needs_triton
+@pytest.mark.parametrize("start", range(0, CONTRACTS, AT_ONCE))
+def test_random_contracts(start):
+    assert f"{AT_ONCE} contracts, 0 failures" in interpret("triton_contracts.py", start, AT_ONCE)
+
+
+@needs_triton
+@pytest.mark.parametrize("part", ["corners", "sizes", "torch", "decode"])
+def test_in_the_interpreter(part):
+    assert "passed" in interpret("triton_cases.py", part)
+
+
+def test_without_triton_the_reason_names_the_extra(monkeypatch):
+    monkeypatch.setattr(backend, "INSTALLED", False)
+    assert "[triton]" in sia.unavailable_backends("cuda")["triton"]
+    query = torch.randn(1, 2, 8, 16)
+    with pytest.raises(NotImplementedError, match=r"'triton'.*pip install"):
+        sia.scale_invariant_attention(query, query, query, backend="triton")
+
+
+@needs_triton
+def test_on_cpus_only_the_interpreter_runs_it():
+    assert "TRITON_INTERPRET=1" in sia.unavailable_backends("cpu")["triton"]
+    assert "triton" not in sia.unavailable_backends("cuda")
+    assert "meta" in sia.unavailable_backends("meta")["triton"]
+
+
+@needs_triton
+def test_the_interpreter_must_be_set_before_triton_is_imported():
+    script = (
+        "import os, triton, scale_invariant_attention as sia; "
+        "os.environ['TRITON_INTERPRET'] = '1'; print(sia.unavailable_backends('cpu')['triton'])"
+    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "before" in done.stdout
+
+
+def test_auto_does_not_choose_it_on_cpus():
+    query = torch.randn(1, 2, 8, 16)
+    assert sia.backend_for(query, query, query) != "triton"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [(torch.Tensor.double, "float64"), (lambda t: t.repeat(1, 1, 1, 17), "256")],
+    ids=["float64", "large heads"],
+)
+def test_what_it_does_not_support_is_refused_with_the_reason(change, reason):
+    from scale_invariant_attention.attention import Visibility
+    from scale_invariant_attention.attention.contract import checked_call
+
+    query = change(torch.randn(1, 2, 8, 16))
+    call = checked_call(query, query, query, affine=None, tau=3.0, visibility=Visibility())
+    assert reason in backend.unsupported_reason(call, False)

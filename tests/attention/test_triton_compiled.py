@@ -1,0 +1,136 @@
+"""The Triton kernels compiled for absent GPUs: spills, shared memory, instructions, a model of cost."""
+
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+if sys.platform != "linux" or find_spec("triton") is None:
+    pytest.skip("Triton is not installed", allow_module_level=True)
+
+import compiled_kernels
+from triton_instructions import (
+    MARKS,
+    PAGE,
+    PLAIN,
+    TRANSFORMED,
+    VERSION,
+    Job,
+    measure,
+    measured,
+    ratios,
+    recorded,
+    table,
+)
+
+# Modelled clocks over those of the plain kernel: overlapping, in turn.
+TARGETS = {
+    ("forward", 64): (1.25, 1.20),
+    ("forward", 128): (1.05, 1.15),
+    ("backward", 128): (1.05, 1.15),
+}
+# A kernel of each kind, in `make test`; `make test-kernels` compiles all of them.
+SAMPLE = [
+    Job("sm_80", "forward", 64, "transform"),
+    Job("sm_90", "forward", 128, "transform"),
+    Job("sm_90", "key_gradients", 128, "transform"),
+    Job("sm_80", "query_gradients", 128, "tau gradient"),
+]
+
+
+def faults(rows):
+    """What is wrong with compiled kernels."""
+    record = {row.job: row for row in recorded()}
+    found = []
+    for row in rows:
+        if row.local:
+            found.append(f"{row.job}: {row.local} loads and stores of spilled registers")
+        if row.shared > compiled_kernels.SHARED[row.target]:
+            found.append(f"{row.job}: {row.shared} bytes of shared memory")
+        ceiling = record[row.job].instructions
+        if row.triton == VERSION and row.instructions > ceiling:
+            found.append(f"{row.job}: {row.instructions} instructions, {ceiling} recorded")
+    return found
+
+
+@pytest.mark.parametrize("job", SAMPLE, ids=str)
+def test_a_sample_of_kernels(job):
+    assert not faults([measure(job)])
+
+
+@pytest.mark.kernels
+def test_all_kernels():
+    rows = measured([*PLAIN, *TRANSFORMED])
+    assert not faults(rows)
+    if rows[0].triton == VERSION:
+        assert ratios(rows) == ratios(recorded())
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize("size", [64, 128])
+def test_amd(size):
+    for launch in compiled_kernels.launches("gfx942", size, tau_grads=True):
+        compiled = compiled_kernels.compiled(launch, "gfx942")
+        assert compiled.shared <= compiled_kernels.SHARED["gfx942"]
+        assert compiled.stack == 0, f"{launch.name} spills"
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+@pytest.mark.parametrize(("kind", "size"), TARGETS)
+def test_recorded_ratios_meet_their_targets(target, kind, size):
+    found, allowed = ratios(recorded())[target, kind, size], TARGETS[kind, size]
+    assert found[0] <= allowed[0]
+    assert found[1] <= allowed[1]
+
+
+def test_every_kernel_is_recorded_without_spills():
+    rows = recorded()
+    assert {row.job for row in rows} == {*PLAIN, *TRANSFORMED}
+    assert not [row for row in rows if row.local]
+
+
+def test_the_page_shows_the_record():
+    before, after = MARKS
+    page = PAGE.read_text()
+    assert (
+        page[page.index(before) + len(before) : page.index(after)].strip()
+        == table(recorded()).strip()
+    )
+
+
+def keys_of(**call):
+    """What Triton would compile for a call: kernels with the types and constants of their arguments."""
+    from triton.backends.nvidia.compiler import CUDABackend
+    from triton.runtime.jit import create_function_from_signature
+
+    backend = CUDABackend(compiled_kernels.TARGETS["sm_90"][0])
+    found = set()
+    for launch in compiled_kernels.launches("sm_90", **call):
+        kernel = launch.kernel
+        bind = create_function_from_signature(kernel.signature, kernel.params, backend)
+        _, specialization, options = bind(**launch.arguments)
+        found.add((launch.name, str(specialization), str(options)))
+    return found
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"window": 70}, {"is_causal": False}, {"tables": True}, {"sinks": 3}, {"size": 40}],
+    ids=str,
+)
+def test_lengths_offsets_tau_and_scale_compile_nothing_new(settings):
+    settings = {"size": 64, "tau_grads": True, **settings}
+    expected = keys_of(queries=512, keys=512, **settings)
+    assert len(expected) >= 6
+    for queries, keys in ((511, 512), (64, 1000), (129, 129), (100, 17), (333, 4096)):
+        assert keys_of(queries=queries, keys=keys, **settings) == expected
+    for scale in (1.0, -0.3):
+        assert keys_of(queries=100, keys=300, scale=scale, tau=17.0, **settings) == expected
+    if "window" in settings:
+        assert keys_of(queries=100, keys=300, **{**settings, "window": 1}) == expected
+
+
+def test_decoding_compiles_nothing_new_as_the_cache_grows():
+    expected = keys_of(size=64, queries=1, keys=1000)
+    for keys in (1, 16, 1001, 1024, 70000):
+        assert keys_of(size=64, queries=1, keys=keys) == expected

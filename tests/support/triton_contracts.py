@@ -1,0 +1,157 @@
+"""Random contracts on the Triton kernels, in Triton's interpreter: a program for child processes.
+
+    TRITON_INTERPRET=1 python tests/support/triton_contracts.py SEED COUNT
+
+It prints every failure, then the number of contracts. Triton decides at its import whether it
+interprets, so the tests start one process per run.
+"""
+
+import random
+import sys
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import torch
+from contract_checks import hidden_nan_leaks
+from error_budgets import Judge, public_call, run
+from quick_interpreter import patch_the_language_once
+from random_contracts import Contract, draw
+from torch import Tensor
+
+from scale_invariant_attention.attention import _triton_launch
+from scale_invariant_attention.attention._triton_plan import Device, Tile
+
+DTYPES = (torch.float32, torch.float32, torch.float32, torch.float16, torch.bfloat16)
+HEADS = 2
+SIDES = (16, 32, 64)
+
+
+def small(seed: int) -> Contract:
+    """The contract of a seed, cut to a few rows and heads: programs run one after the other here."""
+    contract = draw(seed, DTYPES, long_ones=False)
+    group = contract.query.shape[1] // contract.key.shape[1]
+    key_heads = max(1, min(contract.key.shape[1], HEADS // group))
+    rows, heads = min(2, contract.query.shape[0]), key_heads * group
+
+    def by_head(tensor: Tensor, given: int) -> Tensor:
+        return tensor[:heads] if tensor.ndim and tensor.shape[0] == given else tensor
+
+    given = contract.query.shape[1]
+    length_dims = {"gain": 2, "bias": 2, "tau": 1}
+    learned = {
+        name: by_head(tensor, given) if tensor.ndim == length_dims[name] else tensor
+        for name, tensor in contract.learned.items()
+    }
+    settings = {
+        name: value[:rows] if isinstance(value, Tensor) and value.ndim == 2 else value
+        for name, value in contract.settings.items()
+    }
+    return replace(
+        contract,
+        query=contract.query[:rows, :heads],
+        key=contract.key[:rows, :key_heads],
+        value=contract.value[:rows, :key_heads],
+        learned=learned,
+        settings=settings,
+        grad_out=contract.grad_out[:rows, :heads],
+        grad_lse=contract.grad_lse[:rows, :heads],
+    )
+
+
+def use_tiles_of(seed: int) -> None:
+    """Draw the sides of the tiles, and which variants of the kernels run, from a seed."""
+    rng = random.Random(seed)
+    tiles: dict[str, Tile] = {}
+    for kernel in ("forward", "keys", "queries", "decode"):
+        tiles[kernel] = Tile(rng.choice(SIDES), rng.choice(SIDES))
+    side = rng.choice((16, 32))
+    tiles["diagonals"] = Tile(side, side)
+
+    def tile(self: Device, kernel: str, size: int, itemsize: int) -> Tile:
+        return tiles[kernel]
+
+    computes = rng.random() < 0.3
+    Device.tile = tile  # type: ignore[method-assign]
+    Device.computes_transform = lambda *_: computes  # type: ignore[method-assign]
+    _triton_launch.DECODE_ROWS = rng.choice((0, 32, 32))
+
+
+def poison_around_tensors() -> None:
+    """Put NaN before and after everything that kernels read or write, and check what they wrote."""
+    launch = _triton_launch.Plan.launch
+
+    def launch_poisoned(self: Any, kernel: Any, grid: tuple[int, ...], **arguments: Any) -> None:
+        moved, frames = {}, []
+        for name, tensor in arguments.items():
+            if isinstance(tensor, Tensor) and tensor.is_floating_point():
+                frame, inside = _framed(tensor)
+                frames.append((name, frame, inside, tensor))
+                moved[name] = inside
+        launch(self, kernel, grid, **{**arguments, **moved})
+        for name, frame, inside, tensor in frames:
+            outside = torch.cat([frame[:MARGIN], frame[-MARGIN:]])
+            if not outside.isnan().all():
+                raise AssertionError(f"{kernel.__name__} wrote outside of {name}")
+            tensor.copy_(inside)
+
+    _triton_launch.Plan.launch = launch_poisoned  # type: ignore[method-assign]
+
+
+MARGIN = 4096
+
+
+def _framed(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """Memory full of NaN, and a copy of the tensor inside it with the same strides."""
+    span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    frame = torch.full((span + 2 * MARGIN,), torch.nan, dtype=tensor.dtype)
+    inside = frame[MARGIN : MARGIN + span].as_strided(
+        tensor.shape, tensor.stride(), frame.storage_offset() + MARGIN
+    )
+    if 0 not in tensor.stride():
+        inside.copy_(tensor)
+    else:
+        frame[MARGIN : MARGIN + span] = tensor.as_strided((span,), (1,), tensor.storage_offset())
+    return frame, inside
+
+
+def failures(seed: int) -> list[str]:
+    """Descriptions of all failed checks of the contract of a seed."""
+    contract = small(seed)
+    use_tiles_of(seed)
+    results = run(contract, public_call("triton"))
+    found = Judge(contract).violations(results)
+    if seed % 8 == 0:
+        again = run(contract, public_call("triton")).tensors()
+        found += [
+            f"{name} differs when repeated"
+            for name, tensor in results.tensors().items()
+            if not torch.equal(tensor, again[name])
+        ]
+    if seed % 8 == 4:
+        found += [f"hidden NaN: {leak}" for leak in hidden_nan_leaks(contract, "triton")]
+    return [f"{contract}\n    {failure}" for failure in found]
+
+
+def main() -> int:
+    """Check the contracts of some seeds."""
+    first, count = int(sys.argv[1]), int(sys.argv[2])
+    torch.set_num_threads(1)
+    # numpy warns about the infinities and NaN that the contract allows.
+    warnings.simplefilter("ignore", RuntimeWarning)
+    patch_the_language_once()
+    poison_around_tensors()
+    failed = 0
+    for seed in range(first, first + count):
+        for failure in failures(seed):
+            failed += 1
+            print(failure, flush=True)
+    print(f"{count} contracts, {failed} failures")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
