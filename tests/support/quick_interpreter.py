@@ -1,4 +1,4 @@
-"""Triton's interpreter without its repeated work: the language is patched once, not for every call."""
+"""Triton's interpreter without its repeated work, for processes that compile no kernel."""
 
 from triton.runtime import interpreter
 
@@ -10,8 +10,8 @@ class _Kept:
         pass
 
 
-def patch_the_language_once() -> None:
-    """Keep the interpreter's patches of `triton.language`: this process compiles no kernel."""
+def hurry() -> None:
+    """Patch `triton.language` once, not for every call of a function, and check no integer sums."""
     patch, done = interpreter._patch_lang, set()
 
     def patch_once(function):
@@ -21,3 +21,5 @@ def patch_the_language_once() -> None:
         return _Kept()
 
     interpreter._patch_lang = patch_once
+    options = interpreter.interpreter_builder.options
+    object.__setattr__(options, "sanitize_overflow", False)

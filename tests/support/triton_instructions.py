@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, fields
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -115,7 +116,8 @@ def measure(job: Job) -> Row:
 
 def measured(jobs: Iterable[Job], workers: int = 2) -> list[Row]:
     """Compile kernels, several at a time."""
-    with ProcessPoolExecutor(workers) as pool:
+    # Not by forking, which would copy locks that torch's threads hold.
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         return list(pool.map(measure, jobs))
 
 

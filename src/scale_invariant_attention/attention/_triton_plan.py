@@ -74,7 +74,7 @@ AMPERE_TILES = {
 }
 HOPPER_TILES = {
     "forward": (Tile(128, 128, 8, 3), Tile(128, 128, 8, 2)),
-    "keys": (Tile(64, 128, 8, 2), Tile(32, 128, 8, 2)),
+    "keys": (Tile(64, 128, 8, 3), Tile(32, 128, 8, 2)),
     "queries": (Tile(128, 64, 8, 2), Tile(128, 64, 8, 2)),
     "diagonals": (Tile(64, 64, 8, 1), Tile(64, 64, 8, 1)),
     "decode": (Tile(16, 64, 4, 3), Tile(16, 64, 4, 3)),
