@@ -96,7 +96,6 @@ OUTCOMES = {
     "better": "better",
     "worse": "worse",
     "not decided": "not decidedly better or worse",
-    "one seed": "not compared yet, for want of a second seed,",
 }
 
 
@@ -160,7 +159,9 @@ def _verdict(
 def readme_section(sizes: Sequence[Size], *, figure: str, figures_at: str) -> str:
     """What the README says about the records."""
     outcomes: dict[str, list[str]] = {}
-    for it in verdicts(sizes):
+    found = verdicts(sizes)
+    # One seed decides nothing.
+    for it in (it for it in found if it.text in OUTCOMES):
         at = f" ({it.size})" if len(sizes) > 1 else ""
         where = f"{it.measure} at {it.multiple}x{at}"
         if it.text != "better":
@@ -176,7 +177,7 @@ def readme_section(sizes: Sequence[Size], *, figure: str, figures_at: str) -> st
         "readme.md",
         sizes=described,
         outcomes=outcomes,
-        undecided=list(outcomes) == [OUTCOMES["one seed"]],
+        undecided=bool(found) and not outcomes,
         recommended=RECOMMENDED,
         figure=figure,
         figures_at=figures_at,
