@@ -76,7 +76,7 @@ def test_presets():
         ),
         ({"qk_norm": 1}, TypeError, "qk_norm must be True or False, got 1"),
         ({"scheme_name": "ropee"}, ValueError, "no scheme 'ropee' .did you mean 'rope'"),
-        ({"width": 6}, ValueError, "width / heads = 6 / 3 does not suit the scheme: .*head_dim"),
+        ({"width": 9}, ValueError, "width / heads = 9 / 3 does not suit the scheme: .*head_dim"),
         (
             {"scheme_name": None, "scheme_options": {"tau": 1}},
             ValueError,

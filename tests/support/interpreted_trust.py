@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 
 import torch
-from quick_interpreter import patch_the_language_once
+from quick_interpreter import hurry
 
 import scale_invariant_attention as sia
 from scale_invariant_attention.attention import _triton_plan, backends, self_check, trust
@@ -43,7 +43,7 @@ def break_the_table() -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
-    patch_the_language_once()
+    hurry()
     first_choice_on_cpus()
     query, key, value = torch.randn(3, 1, 2, 30, 16).unbind()
     expected = sia.scale_invariant_attention(query, key, value, backend="tiled")

@@ -350,7 +350,7 @@ CONTROLS = (
         "Scale-inv. quarter",
         "The paper's method with a quarter of the pairs rotating: one tau in all heads.",
         "this package",
-        LineStyle(*BLACK, "-.", "D"),
+        LineStyle(*BLACK, "-.", "3"),
     ),
     NamedScheme(
         "spread-half",
@@ -358,7 +358,7 @@ CONTROLS = (
         "Spread, half rotating",
         "The recommended scheme with half of the pairs rotating, as in the paper.",
         "this package",
-        LineStyle(*BLACK, "-.", "s"),
+        LineStyle(*BLACK, "-", "4"),
     ),
     NamedScheme(
         "spread-without-gain",
