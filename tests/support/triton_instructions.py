@@ -65,6 +65,9 @@ TRANSFORMED = [
         ("key_gradients", "transform"),
         ("query_gradients", "transform"),
         ("query_gradients", "tau gradient"),
+        ("forward", "tables"),
+        ("key_gradients", "tables"),
+        ("query_gradients", "tables"),
         ("diagonals", "tables"),
         ("split", "transform"),
     )
@@ -134,8 +137,8 @@ def recorded() -> list[Row]:
 def ratios(rows: list[Row]) -> dict[tuple[str, str, int], tuple[float, float]]:
     """Modelled clocks with the transform over those without, overlapping and in turn.
 
-    By target, "forward", "backward" or "backward, tau", and head size. Backward is the sum of the
-    gradients of keys and of queries, per pair.
+    By target, row of the table and head size. Backward is the sum of the gradients of keys and of
+    queries, per pair, without the gradients of tables.
     """
     by_job = {row.job: row for row in rows}
     found = {}
@@ -150,6 +153,11 @@ def ratios(rows: list[Row]) -> dict[tuple[str, str, int], tuple[float, float]]:
             found[target, "backward", size] = _over(of(keys, queries), plain)
             tau = of(keys, ("query_gradients", "tau gradient"))
             found[target, "backward, tau", size] = _over(tau, plain)
+            tables = of(("key_gradients", "tables"), ("query_gradients", "tables"))
+            found[target, "forward, tables", size] = _over(
+                of(("forward", "tables")), of(("forward", "plain"))
+            )
+            found[target, "backward, tables", size] = _over(tables, plain)
     return found
 
 
@@ -187,7 +195,7 @@ def table(rows: list[Row]) -> str:
         "|---|---|---|---|---|",
     ]
     by_kind = ratios(rows)
-    for kind in ("forward", "backward", "backward, tau"):
+    for kind in dict.fromkeys(kind for _, kind, _ in by_kind):
         cells = [
             "{:.2f} / {:.2f}".format(*by_kind[target, kind, size])
             for target in ("sm_80", "sm_90")
