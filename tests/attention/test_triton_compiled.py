@@ -15,8 +15,6 @@ from triton_instructions import (
     PLAIN,
     TRANSFORMED,
     VERSION,
-    Job,
-    measure,
     measured,
     ratios,
     recorded,
@@ -29,13 +27,6 @@ TARGETS = {
     ("forward", 128): (1.05, 1.15),
     ("backward", 128): (1.05, 1.15),
 }
-# A kernel of each kind, in `make test`; `make test-kernels` compiles all of them.
-SAMPLE = [
-    Job("sm_80", "forward", 64, "transform"),
-    Job("sm_90", "forward", 128, "transform"),
-    Job("sm_90", "key_gradients", 128, "transform"),
-    Job("sm_80", "query_gradients", 128, "tau gradient"),
-]
 
 
 def faults(rows):
@@ -53,12 +44,6 @@ def faults(rows):
     return found
 
 
-@pytest.mark.parametrize("job", SAMPLE, ids=str)
-def test_a_sample_of_kernels(job):
-    assert not faults([measure(job)])
-
-
-@pytest.mark.kernels
 def test_all_kernels():
     rows = measured([*PLAIN, *TRANSFORMED])
     assert not faults(rows)
@@ -66,7 +51,6 @@ def test_all_kernels():
         assert ratios(rows) == ratios(recorded())
 
 
-@pytest.mark.kernels
 @pytest.mark.parametrize("size", [64, 128])
 def test_amd(size):
     for launch in compiled_kernels.launches("gfx942", size, tau_grads=True):
