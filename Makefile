@@ -86,7 +86,7 @@ docs: $(VENV)/.installed-docs  ## Build the documentation site in site/.
 
 # The tools have a small environment of their own: a machine that builds wheels needs nothing else.
 RELEASE := build/release
-TOOLS := $(abspath $(RELEASE))/tools/bin
+TOOLS := $(abspath $(RELEASE))/tools/.venv/bin
 ATTEND := import torch, scale_invariant_attention as sia; \
 	sia.scale_invariant_attention(*torch.randn(3, 1, 2, 100, 64), backend="cpu")
 dist: $(RELEASE)/tools/.installed  ## Build sdist and wheel, check both, and try the wheel in an empty environment.
@@ -99,13 +99,13 @@ else
 	cp $(RELEASE)/built/*.whl dist
 endif
 	$(TOOLS)/twine check --strict dist/*
-	$(PYTHON) -m venv $(RELEASE)/empty
-	$(RELEASE)/empty/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
-	cd $(RELEASE)/empty && bin/sia doctor && bin/python -c '$(ATTEND)'
+	$(PYTHON) -m venv $(RELEASE)/empty/.venv
+	$(RELEASE)/empty/.venv/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	cd $(RELEASE)/empty && .venv/bin/sia doctor && .venv/bin/python -c '$(ATTEND)'
 	ls -l dist
 
 $(RELEASE)/tools/.installed: pyproject.toml
-	$(PYTHON) -m venv $(RELEASE)/tools
+	$(PYTHON) -m venv $(RELEASE)/tools/.venv
 	$(TOOLS)/python -m pip install --quiet --upgrade pip
 	$(TOOLS)/python -m pip install --quiet --group release
 	touch $@
