@@ -7,7 +7,7 @@ PACKAGING := pyproject.toml constraints.txt setup.py MANIFEST.in
 OP := src/scale_invariant_attention/attention
 KERNELS := build_kernels.py $(wildcard $(OP)/csrc/*)
 
-.PHONY: demo test pytest test-slow test-kernels test-gpu lint types fuzz fuzz-triton sanitize sanitize-threads bench bench-page docs clean
+.PHONY: demo test pytest test-slow test-kernels test-gpu lint types fuzz fuzz-triton sanitize sanitize-threads bench bench-page docs dist clean
 
 demo: $(INSTALLED)  ## Show why this matters, in minutes.
 	$(BIN)/sia demo
@@ -83,6 +83,32 @@ bench-page: $(INSTALLED)  ## The figures and the page, from recorded results.
 
 docs: $(VENV)/.installed-docs  ## Build the documentation site in site/.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# The tools have a small environment of their own: a machine that builds wheels needs nothing else.
+RELEASE := build/release
+TOOLS := $(abspath $(RELEASE))/tools/.venv/bin
+ATTEND := import torch, scale_invariant_attention as sia; \
+	sia.scale_invariant_attention(*torch.randn(3, 1, 2, 100, 64), backend="cpu")
+dist: $(RELEASE)/tools/.installed  ## Build sdist and wheel, check both, and try the wheel in an empty environment.
+	rm -rf dist $(RELEASE)/built $(RELEASE)/empty
+	SIA_REQUIRE_KERNELS=1 $(TOOLS)/python -m build --outdir $(RELEASE)/built
+	mkdir dist && cp $(RELEASE)/built/*.tar.gz dist
+ifeq ($(shell uname),Linux)
+	PATH="$(TOOLS):$$PATH" auditwheel repair --wheel-dir dist $(RELEASE)/built/*.whl
+else
+	cp $(RELEASE)/built/*.whl dist
+endif
+	$(TOOLS)/twine check --strict dist/*
+	$(PYTHON) -m venv $(RELEASE)/empty/.venv
+	$(RELEASE)/empty/.venv/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	cd $(RELEASE)/empty && .venv/bin/sia doctor && .venv/bin/python -c '$(ATTEND)'
+	ls -l dist
+
+$(RELEASE)/tools/.installed: pyproject.toml
+	$(PYTHON) -m venv $(RELEASE)/tools/.venv
+	$(TOOLS)/python -m pip install --quiet --upgrade pip
+	$(TOOLS)/python -m pip install --quiet --group release
+	touch $@
 
 # Installing compiles the kernels too. If only their sources changed, only they are recompiled.
 $(INSTALLED): $(PACKAGING) $(KERNELS)

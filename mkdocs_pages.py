@@ -17,7 +17,7 @@ RESULTS = re.compile(r"<!-- results -->(.*)<!-- end of results -->", re.DOTALL)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages of the root, the examples, the explorer, and the report of the records."""
+    """Add the pages of the root, examples, notebooks, the explorer, and the report of the records."""
     for name in ROOT_PAGES:
         text = as_site_page((ROOT / name).read_text()).replace(
             "## In short", f"{REPORT}\n\n## In short"
@@ -25,6 +25,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, name.lower(), content=text))
     for path in sorted((ROOT / "examples").glob("*.py")):
         files.append(File.generated(config, f"examples/{path.name}", content=path.read_text()))
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        files.append(File.generated(config, f"notebooks/{path.name}", content=path.read_text()))
     explorer = render_page([], title="Attention explorer")
     files.append(File.generated(config, "explorer.html", content=explorer))
     report = write_report([ROOT / "results" / "mini"], ROOT / "build" / "report")
@@ -41,7 +43,9 @@ def on_page_markdown(markdown: str, **others: Any) -> str:
         markdown = markdown.replace(f"](../{name}", f"]({name.lower()}")
     # As sessions, prompts and results can be left out when code is copied: see site.css.
     markdown = markdown.replace("```python\n>>> ", "```pycon\n>>> ")
-    return markdown.replace("](../examples/", "](examples/")
+    return markdown.replace("](../examples/", "](examples/").replace(
+        "](../notebooks/", "](notebooks/"
+    )
 
 
 def as_site_page(markdown: str) -> str:

@@ -6,10 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-import typer
-
-from scale_invariant_attention.cli import app
-from scale_invariant_attention.training import TrainingConfig
+from command_line import parse
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -53,17 +50,6 @@ def commands(page):
             words = shlex.split(line, comments=True)
             if words:
                 yield words
-
-
-def parse(words):
-    """Parse a line of `sia` without running it; raises what the command line would print."""
-    command, context, name = typer.main.get_command(app), None, "sia"
-    while hasattr(command, "resolve_command") and words and not words[0].startswith("-"):
-        context = command.context_class(command, info_name=name, parent=context)
-        name, command, words = command.resolve_command(context, words)
-    context = command.make_context(name, words, parent=context)
-    fields = {word[2:].replace("-", "_") for word in context.args if word.startswith("--")}
-    assert fields <= set(TrainingConfig.__dataclass_fields__), fields
 
 
 @each_page

@@ -1,10 +1,14 @@
+import os
 import re
+import shlex
 import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import typer
+from command_line import parse
 from typer.testing import CliRunner
 
 from scale_invariant_attention.cli import app
@@ -38,6 +42,46 @@ def test_every_command_has_help(command):
     assert run.exit_code == 0
     assert run.output.startswith(f"Usage: sia {command} ")
     assert "--install-completion" not in run.output
+
+
+def all_commands(command, *words):
+    """The words of a command and of all commands below it."""
+    yield words
+    for word in getattr(command, "commands", {}):
+        yield from all_commands(command.get_command(None, word), *words, word)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_help_ends_with_examples_that_parse_and_fit_80_columns(command):
+    group = typer.main.get_command(app)
+    for words in all_commands(group.get_command(None, command), command):
+        printed = CliRunner().invoke(app, [*words, "--help"], prog_name="sia").output
+        assert max(map(len, printed.splitlines())) <= 80
+        _, _, examples = printed.rpartition("\n  Example")
+        lines = examples.splitlines()[1:]
+        assert lines, words
+        for line in lines:
+            assert line.startswith(f"    sia {words[0]}")
+            parsed = shlex.split(line)[1:]
+            parse(parsed[: parsed.index(">")] if ">" in parsed else parsed)
+
+
+@pytest.mark.parametrize(("typed", "expected"), [("e", {"evaluate", "extend", "export"})])
+def test_shells_complete_commands_without_importing_them(typed, expected):
+    # What the script of --show-completion does in bash.
+    variables = {"_SIA_COMPLETE": "complete_bash", "COMP_WORDS": f"sia {typed}", "COMP_CWORD": "1"}
+    script = (
+        "import atexit, sys\n"
+        f"atexit.register(lambda: print(*{HEAVY - {'rich'}} & set(sys.modules), file=sys.stderr))\n"
+        "from scale_invariant_attention.cli import main\n"
+        "main()"
+    )
+    command = [sys.executable, "-c", script]
+    run = subprocess.run(
+        command, env=os.environ | variables, capture_output=True, text=True, check=False
+    )
+    assert set(run.stdout.split()) == expected
+    assert not run.stderr.strip()
 
 
 def test_a_misspelt_command_gets_a_suggestion():

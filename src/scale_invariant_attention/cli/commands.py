@@ -5,29 +5,78 @@ from typing import Annotated, Any
 
 import typer
 from typer import Option
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 # Each command is a function in the module of the same name, or that module's `app`.
-COMMANDS = {
-    "demo": "Train small models on short contexts and test them on long ones.",
-    "doctor": "Show versions and hardware, and check every backend.",
-    "train": "Train a model, or resume a run that was interrupted.",
-    "evaluate": "Measure a model's loss by context length and by position.",
-    "needle": "Measure what a model retrieves from long contexts.",
-    "report": "Write a web page about runs: tables, charts, heat maps.",
-    "diagnose": "Show where a model's attention goes, and what to fix.",
-    "figures": "Draw the paper's figures from records and from theory.",
-    "generate": "Generate text with a model.",
-    "extend": "Extend the context of a Hugging Face model.",
-    "export": "Convert a model to or from Hugging Face transformers.",
-    "bench": "Measure the speed and memory of attention.",
-    "data": "Show, create, download and check corpora and token shards.",
-    "reproduce": "Reproduce the paper's tables and figures.",
+GROUPS = {
+    "Start here": {
+        "demo": "Train small models on short contexts and test them on long ones.",
+        "doctor": "Show versions and hardware, and check every backend.",
+    },
+    "Train and use models": {
+        "train": "Train a model, or resume a run that was interrupted.",
+        "generate": "Generate text with a model.",
+        "data": "Show, create, download and check corpora and token shards.",
+    },
+    "Measure models": {
+        "evaluate": "Measure a model's loss by context length and by position.",
+        "needle": "Measure what a model retrieves from long contexts.",
+        "diagnose": "Show where a model's attention goes, and what to fix.",
+        "report": "Write a web page about runs: tables, charts, heat maps.",
+    },
+    "Hugging Face": {
+        "extend": "Extend the context of a Hugging Face model.",
+        "export": "Convert a model to or from Hugging Face transformers.",
+    },
+    "Reproduce and compare": {
+        "reproduce": "Reproduce the paper's tables and figures.",
+        "figures": "Draw the paper's figures from records and from theory.",
+        "bench": "Measure the speed and memory of attention.",
+    },
+}
+COMMANDS = {name: sentence for group in GROUPS.values() for name, sentence in group.items()}
+# Shown at the end of a command's help, by its words. One that is not listed is run as it is.
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "doctor": ("sia doctor", "sia doctor --json"),
+    "train": (
+        "sia train --scheme rope -o runs/rope",
+        "sia train --scheme-options base=16 -o runs/ours",
+        "sia train --start runs/ours --task needles -o runs/ours-needles",
+    ),
+    "generate": ('sia generate runs/ours --prompt "def "',),
+    "evaluate": (
+        "sia evaluate runs/ours --lengths 256,1024,4096",
+        "sia evaluate runs/ours --json > losses.json",
+    ),
+    "needle": (
+        "sia needle runs/ours-needles --lengths 256,1024",
+        "sia needle runs/ours-needles --examples 10 --json > needles.json",
+    ),
+    "diagnose": ("sia diagnose runs/ours", "sia diagnose runs/ours --json > diagnosis.json"),
+    "report": ("sia report runs -o report",),
+    "extend": ("sia extend my-model --factor 16 --text my-text -o extended",),
+    "export": (
+        "sia export runs/ours --to hf -o ours-hf",
+        "sia export ours-hf --to sia -o ours-again",
+    ),
+    "bench": ("sia bench --quick", "sia bench --lengths 1024,4096 --passes forward --no-flex"),
+    "bench ratios": ("sia bench ratios --quick",),
+    "bench models": ("sia bench models --quick",),
+    "bench plot": ("sia bench plot --results benchmark-output/attention.csv",),
+    "bench page": ("sia bench page --results benchmark-output/attention.csv",),
+    "data": ("sia data show standard-library",),
+    "data show": ("sia data show standard-library",),
+    "data shards": ("sia data shards books -o shards",),
+    "data fetch": ("sia data fetch fineweb10B --shards 4",),
+    "data check": ("sia data check shards",),
+    "reproduce": ("sia reproduce table1", "sia reproduce page"),
 }
 
 
 class LazyGroup(TyperGroup):
     """Lists every command, and imports one when it runs or shows its own help."""
+
+    _names_only = False
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings | {"commands": dict.fromkeys(COMMANDS)})
@@ -36,23 +85,46 @@ class LazyGroup(TyperGroup):
         """The command of a name, or None."""
         if cmd_name not in COMMANDS:
             return None
+        if self._names_only:
+            return TyperCommand(cmd_name, short_help=COMMANDS[cmd_name])
         module = import_module(f".{cmd_name}", __package__)
         if hasattr(module, "app"):
-            return typer.main.get_command(module.app)
+            return _with_examples(typer.main.get_command(module.app), cmd_name)
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
         single.command()(getattr(module, cmd_name))
-        return typer.main.get_command(single)
+        return _with_examples(typer.main.get_command(single), cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the list of commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        width = max(map(len, COMMANDS))
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:{width}}", it) for name, it in commands.items()])
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Complete the name of a command without importing any."""
+        self._names_only = True
+        try:
+            return super().shell_complete(ctx, incomplete)
+        finally:
+            self._names_only = False
+
+
+def _with_examples(command: Any, name: str) -> Any:
+    """A command, and the commands below it, with examples as their epilogs."""
+    lines = EXAMPLES.get(name, (f"sia {name}",))
+    heading = "Example:" if len(lines) == 1 else "Examples:"
+    # The first character keeps the lines as they are, to be copied.
+    command.epilog = "\b\n" + "\n".join([heading, *(f"  {line}" for line in lines)])
+    for word, below in getattr(command, "commands", {}).items():
+        _with_examples(below, f"{name} {word}")
+    return command
 
 
 app = typer.Typer(
     cls=LazyGroup,
     help="Scale-invariant attention: train on short contexts, work on long ones.",
-    add_completion=False,
+    epilog="sia COMMAND --help shows the options of a command, with examples.",
     pretty_exceptions_enable=False,
     # Plain messages: a box around an error would break paths and reasons across its lines.
     rich_markup_mode=None,

@@ -5,10 +5,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
 from typer import Argument, Option
 
 from .errors import plain_errors
-from .options import Data, Device, Lengths, numbers
+from .options import AsJson, Data, Device, Lengths, numbers
 from .terminal import Page, counted, progress_bar
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def diagnose(
             "transformers model.",
         ),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show how a model's attention depends on distance, and what to fix.
 
@@ -58,7 +60,7 @@ def diagnose(
     A transformers model is read from its folder alone, converted or not, and reads text with the
     tokenizer.json next to it.
     """
-    page = Page()
+    page = Page(quiet=as_json)
     with plain_errors(ImportError, NotImplementedError):
         from .. import analysis
         from ..analysis.by_length import QUERIES, RECENT
@@ -110,6 +112,8 @@ def diagnose(
             indent=1,
         )
         page.line("\n" + "\n".join(lines))
+        if as_json:
+            typer.echo((model.results / "diagnosis.json").read_text(encoding="utf-8"), nl=False)
 
 
 def _contexts(corpus: "TokenStream", lengths: Sequence[int], count: int) -> "Tensor":

@@ -6,10 +6,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
 from typer import Option
 
 from .errors import plain_errors
-from .options import Data, Device, Lengths, ModelFolder, numbers
+from .options import AsJson, Data, Device, Lengths, ModelFolder, numbers
 from .terminal import Page, progress_bar
 
 if TYPE_CHECKING:
@@ -32,9 +33,10 @@ def evaluate(
         Path | None,
         Option("--output", "-o", help="Folder for the results; by default RUN/evaluation."),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Measure a model's loss on the same tokens at several context lengths, and by position."""
-    page = Page()
+    page = Page(quiet=as_json)
     with plain_errors():
         from ..evaluation import loss_by_length, loss_by_position
         from ..files import check_writable
@@ -86,6 +88,8 @@ def evaluate(
             tokens=len(corpus),
         )
         page.line("\n" + "\n".join(lines))
+        if as_json:
+            typer.echo((results / "evaluation.json").read_text(encoding="utf-8"), nl=False)
 
 
 def _same_tokens(corpus: "TokenStream", lengths: tuple[int, ...], tokens: int) -> "SameTokens":

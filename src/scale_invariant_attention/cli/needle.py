@@ -6,10 +6,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from typer import Option
 
 from .errors import plain_errors
-from .options import Data, Device, Lengths, ModelFolder, numbers
+from .options import AsJson, Data, Device, Lengths, ModelFolder, numbers
 from .terminal import Page, counted, progress_bar
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def needle(
         Path | None,
         Option("--output", "-o", help="Folder for the results; by default RUN/needles."),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Hide sentences in text, ask a model for them, and show how many it finds by length and depth.
 
@@ -51,7 +53,7 @@ def needle(
     models with the same encoding get the same texts. Writes needles.json, and needles.png if matplotlib
     is installed.
     """
-    page = Page()
+    page = Page(quiet=as_json)
     with plain_errors():
         from ..data.needles import NeedleTask
         from ..evaluation.retrieval import find_needles, needle_table
@@ -98,6 +100,8 @@ def needle(
             ),
         )
         page.line("\n" + "\n".join(lines))
+        if as_json:
+            typer.echo((results / "needles.json").read_text(encoding="utf-8"), nl=False)
 
 
 def _edges(given: str) -> list[float]:

@@ -33,6 +33,7 @@ Data = Annotated[
     ),
 ]
 Device = Annotated[str | None, Option(help="By default a GPU if there is one, otherwise the CPU.")]
+AsJson = Annotated[bool, Option("--json", help="Print the results as JSON, and nothing else.")]
 Tokenizer = Annotated[
     str | None,
     Option(
@@ -60,7 +61,10 @@ class TrainingCommand(TyperCommand):
 
         from ..training import TrainingConfig
 
-        self.epilog = "Fields: " + ", ".join(field.name for field in fields(TrainingConfig)) + "."
+        formatter.write_paragraph()
+        with formatter.indentation():
+            names = ", ".join(field.name for field in fields(TrainingConfig))
+            formatter.write_text(f"Fields: {names}.")
         super().format_epilog(ctx, formatter)
 
 

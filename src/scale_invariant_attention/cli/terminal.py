@@ -16,12 +16,15 @@ Point = tuple[float, float]
 
 
 class Page:
-    """Prints to standard output; tables wrap at the edge of a terminal, and never in a pipe."""
+    """Prints to standard output; tables wrap at the edge of a terminal, and never in a pipe.
 
-    def __init__(self) -> None:
+    If quiet, it prints nothing: for commands that print JSON instead.
+    """
+
+    def __init__(self, *, quiet: bool = False) -> None:
         from rich.console import Console
 
-        self._console = Console(markup=False, highlight=False, emoji=False)
+        self._console = Console(markup=False, highlight=False, emoji=False, quiet=quiet)
         self._width = min(self._console.width, _LINE)
         if not self._console.is_terminal:
             self._console.width = _UNBOUNDED
