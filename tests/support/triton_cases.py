@@ -13,6 +13,7 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import pytest
 import torch
 from error_budgets import Judge, public_call, run
 from quick_interpreter import hurry
@@ -52,8 +53,10 @@ def contract(queries, keys, heads=2, key_heads=1, size=16, **settings):
     learned = {n: settings.pop(n) for n in ("tau", "gain", "bias") if n in settings}
     batch = settings.pop("batch", 1)
 
+    dtype = settings.pop("dtype", torch.float32)
+
     def normal(*shape):
-        return torch.randn(batch, *shape, generator=generator)
+        return torch.randn(batch, *shape, generator=generator).to(dtype)
 
     return Contract(
         seed=0,
@@ -63,7 +66,7 @@ def contract(queries, keys, heads=2, key_heads=1, size=16, **settings):
         learned=learned,
         settings={"is_causal": True, **settings},
         grad_out=normal(heads, queries, size),
-        grad_lse=normal(heads, queries),
+        grad_lse=normal(heads, queries).float(),
     )
 
 
@@ -183,8 +186,26 @@ def extreme_settings():
 
 
 def heads_of_every_size():
-    for size in (1, 24, 80, 192, 256):
-        within_budget(contract(33, 40, size=size, tau=torch.tensor([3.0, 9.0])))
+    for size in (1, 24, 80, 128, 192, 256):
+        dtype = torch.float32 if size <= 128 else torch.float16
+        within_budget(contract(33, 40, size=size, dtype=dtype, tau=torch.tensor([3.0, 9.0])))
+
+
+def too_large_calls_are_refused():
+    for shape, reason in (
+        ((1, 1, 8, 130), "head sizes up to 128 in float32, not 130"),
+        ((70_000, 1, 1, 4), "up to 65535 heads over the whole batch, not 70000"),
+    ):
+        query = torch.zeros(shape)
+        with pytest.raises(NotImplementedError, match=reason):
+            attend(query, query, query)
+
+
+def a_scale_of_zero_has_gradients():
+    positions = torch.arange(40)
+    given = {"query_positions": positions, "key_positions": positions}
+    for settings in ({}, given):
+        within_budget(contract(40, 40, scale=0.0, tau=torch.tensor(3.0), **settings))
 
 
 def tables_longer_than_the_call_get_zeros():
@@ -331,6 +352,8 @@ CASES = {
     ),
     "sizes": (
         heads_of_every_size,
+        too_large_calls_are_refused,
+        a_scale_of_zero_has_gradients,
         tables_longer_than_the_call_get_zeros,
         nothing_is_added_atomically,
     ),

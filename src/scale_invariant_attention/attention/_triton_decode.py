@@ -109,8 +109,8 @@ def split_kernel(
         query_document = tl.load(query_documents + queries, mask=is_row, other=0)
     if KEY_MASK:
         key_mask += batch * key_mask_row
-    key += (batch * key_batch + key_head_index * key_head) * UNIT
-    value += (batch * value_batch + key_head_index * value_head) * UNIT
+    key += (batch * key_batch + key_head_index.to(tl.int64) * key_head) * UNIT
+    value += (batch * value_batch + key_head_index.to(tl.int64) * value_head) * UNIT
 
     highest = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)

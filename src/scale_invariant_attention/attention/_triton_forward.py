@@ -218,9 +218,9 @@ def forward_kernel(
     problem = tl.program_id(1)
     batch, head = (problem // heads).to(tl.int64), problem % heads
     key_row, value_row = key_row * UNIT, value_row * UNIT
-    query += (batch * query_batch + head * query_head) * UNIT
-    key += (batch * key_batch + (head // group) * key_head) * UNIT
-    value += (batch * value_batch + (head // group) * value_head) * UNIT
+    query += (batch * query_batch + head.to(tl.int64) * query_head) * UNIT
+    key += (batch * key_batch + (head // group).to(tl.int64) * key_head) * UNIT
+    value += (batch * value_batch + (head // group).to(tl.int64) * value_head) * UNIT
     key_problem = batch * (heads // group) + head // group
     spoil += key_problem * spoil_row
 

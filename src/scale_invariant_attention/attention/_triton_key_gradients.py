@@ -230,8 +230,8 @@ def key_gradients_kernel(
     problem = tl.program_id(1)
     batch, key_head_index = (problem // key_heads).to(tl.int64), problem % key_heads
     query_row, grad_row = query_row * UNIT, grad_row * UNIT
-    key += (batch * key_batch + key_head_index * key_head) * UNIT
-    value += (batch * value_batch + key_head_index * value_head) * UNIT
+    key += (batch * key_batch + key_head_index.to(tl.int64) * key_head) * UNIT
+    value += (batch * value_batch + key_head_index.to(tl.int64) * value_head) * UNIT
     keys = key_block * BLOCK_N + tl.arange(0, BLOCK_N)
     is_key = (keys < key_length)[:, None]
     depth, value_depth = tl.arange(0, BLOCK_D)[None, :], tl.arange(0, BLOCK_DV)[None, :]
@@ -312,8 +312,8 @@ def key_gradients_kernel(
                     key_document,
                     unmasked,
                     key_block * BLOCK_N,
-                    query + (batch * query_batch + head * query_head) * UNIT,
-                    grad_out + (batch * grad_batch + head * grad_head) * UNIT,
+                    query + (batch * query_batch + head.to(tl.int64) * query_head) * UNIT,
+                    grad_out + (batch * grad_batch + head.to(tl.int64) * grad_head) * UNIT,
                     terms + row * padded * 2,
                     query_positions,
                     query_documents,
@@ -354,8 +354,8 @@ def key_gradients_kernel(
     sum_key = sum_key * 0.6931471805599453
     if AFFINE == "tau":
         sum_key = sum_key * sign
-    grad_key += (batch * grad_key_batch + key_head_index * grad_key_head) * UNIT
-    grad_value += (batch * grad_value_batch + key_head_index * grad_value_head) * UNIT
+    grad_key += (batch * grad_key_batch + key_head_index.to(tl.int64) * grad_key_head) * UNIT
+    grad_value += (batch * grad_value_batch + key_head_index.to(tl.int64) * grad_value_head) * UNIT
     tl.store(
         grad_key + at * (grad_key_row * UNIT) + depth,
         sum_key.to(grad_key.dtype.element_ty),

@@ -218,7 +218,8 @@ class Plan:
             assert self.call.tau is not None
             # A smaller tau would overflow a distance divided by it.
             tau = self.call.tau.detach().float().clamp(1e-28, 1e28).contiguous()
-        scale = self.call.scale if tau is None else abs(self.call.scale)
+        # The derivative by tau divides by the gain, whose square must not vanish.
+        scale = self.call.scale if tau is None else max(abs(self.call.scale), 1e-18)
         return {
             "line": line,
             "taus": tau,
@@ -228,7 +229,7 @@ class Plan:
             "tau_row": _row_stride(tau),
             "unit": scale * log2(e),
             # Of the queries: the gain of "tau" is positive, whatever the scale.
-            "sign": -1.0 if tau is not None and self.call.scale < 0 else 1.0,
+            "sign": 1.0 if tau is None else float((self.call.scale > 0) - (self.call.scale < 0)),
             "AFFINE": self.affine_kind,
         }
 

@@ -233,10 +233,10 @@ def query_gradients_kernel(
     problem = tl.program_id(1)
     batch, head = (problem // heads).to(tl.int64), problem % heads
     key_row, value_row = key_row * UNIT, value_row * UNIT
-    query += (batch * query_batch + head * query_head) * UNIT
-    grad_out += (batch * grad_batch + head * grad_head) * UNIT
-    key += (batch * key_batch + (head // group) * key_head) * UNIT
-    value += (batch * value_batch + (head // group) * value_head) * UNIT
+    query += (batch * query_batch + head.to(tl.int64) * query_head) * UNIT
+    grad_out += (batch * grad_batch + head.to(tl.int64) * grad_head) * UNIT
+    key += (batch * key_batch + (head // group).to(tl.int64) * key_head) * UNIT
+    value += (batch * value_batch + (head // group).to(tl.int64) * value_head) * UNIT
     rows = query_block * BLOCK_M + tl.arange(0, BLOCK_M)
     is_query = rows < query_length
     depth, value_depth = tl.arange(0, BLOCK_D)[None, :], tl.arange(0, BLOCK_DV)[None, :]
@@ -359,7 +359,7 @@ def query_gradients_kernel(
     sum_query = sum_query * 0.6931471805599453
     if AFFINE == "tau":
         sum_query = sum_query * sign
-    grad_query += (batch * grad_query_batch + head * grad_query_head) * UNIT
+    grad_query += (batch * grad_query_batch + head.to(tl.int64) * grad_query_head) * UNIT
     tl.store(
         grad_query + at * (grad_query_row * UNIT) + depth,
         sum_query.to(grad_query.dtype.element_ty),

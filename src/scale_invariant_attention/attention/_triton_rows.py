@@ -40,8 +40,8 @@ def spoil_kernel(
     at = rows.to(tl.int64)[:, None]
     columns, value_columns = tl.arange(0, BLOCK_D)[None, :], tl.arange(0, BLOCK_DV)[None, :]
     inside = (rows < length)[:, None]
-    key += (batch * key_batch + head * key_head) * UNIT
-    value += (batch * value_batch + head * value_head) * UNIT
+    key += (batch * key_batch + head.to(tl.int64) * key_head) * UNIT
+    value += (batch * value_batch + head.to(tl.int64) * value_head) * UNIT
     k = tl.load(key + at * (key_row * UNIT) + columns, mask=inside & (columns < D), other=0.0)
     v = tl.load(
         value + at * (value_row * UNIT) + value_columns,
@@ -95,11 +95,13 @@ def row_terms_kernel(
     inside = is_query[:, None] & (columns < DV)
     flat = problem.to(tl.int64) * query_length + rows
     at = rows.to(tl.int64)
-    grad_out += (batch * grad_batch + head * grad_head) * UNIT
+    grad_out += (batch * grad_batch + head.to(tl.int64) * grad_head) * UNIT
     grad = tl.load(grad_out + at[:, None] * (grad_row * UNIT) + columns, mask=inside, other=0.0)
     grad = grad.to(tl.float32)
     result = tl.load(out + flat[:, None] * DV + columns, mask=inside, other=0.0)
-    of_lse = grad_lse + batch * grad_lse_batch + head * grad_lse_head + at * grad_lse_row
+    of_lse = (
+        grad_lse + batch * grad_lse_batch + head.to(tl.int64) * grad_lse_head + at * grad_lse_row
+    )
     grad_of_lse = tl.load(of_lse, mask=is_query, other=0.0)
     natural = tl.load(lse + flat, mask=is_query, other=float("-inf"))
     used = tl.sum((grad != 0.0).to(tl.int32), 1) + (grad_of_lse != 0.0).to(tl.int32)

@@ -150,10 +150,10 @@ def diagonals_kernel(
     for row in range(0, batch):
         row = tl.full([], row, tl.int64)
         problem = (row * heads + head) * padded
-        query_here = query + (row * query_batch + head * query_head) * UNIT
-        grad_here = grad_out + (row * grad_batch + head * grad_head) * UNIT
-        key_here = key + (row * key_batch + (head // group) * key_head) * UNIT
-        value_here = value + (row * value_batch + (head // group) * value_head) * UNIT
+        query_here = query + (row * query_batch + head.to(tl.int64) * query_head) * UNIT
+        grad_here = grad_out + (row * grad_batch + head.to(tl.int64) * grad_head) * UNIT
+        key_here = key + (row * key_batch + (head // group).to(tl.int64) * key_head) * UNIT
+        value_here = value + (row * value_batch + (head // group).to(tl.int64) * value_head) * UNIT
         for block in range(first, last):
             rows = block * BLOCK + r
             keys = rows + shift - corner

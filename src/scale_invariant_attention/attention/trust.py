@@ -162,8 +162,8 @@ def can_check(query: Tensor) -> bool:
 def _warning(subject: Subject, outcome: Outcome) -> str:
     return (
         f'backend {subject.backend!r} failed its self-check on {subject.device}, so "auto" does not '
-        f"use it there: {outcome.findings}. Results are right, but slower. Please report this with "
-        f"the output of `sia doctor --json`."
+        f"use it there: {outcome.findings}. Another backend is used instead, which is slower. Please "
+        f"report this with the output of `sia doctor --json`."
     )
 
 
