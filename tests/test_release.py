@@ -1,4 +1,4 @@
-"""What a release consists of: metadata, changelog and workflows agree with each other."""
+"""Metadata, changelog and workflows of a release agree with each other."""
 
 import re
 import tomllib

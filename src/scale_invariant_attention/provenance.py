@@ -93,7 +93,7 @@ def _git(*arguments: str) -> str:
 
 
 def _output(*command: str) -> str:
-    """What a command prints; empty if it is missing or fails."""
+    """Output of a command; empty if it is missing or fails."""
     try:
         return subprocess.run(  # noqa: S603  nothing here comes from outside
             command,

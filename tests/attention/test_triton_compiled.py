@@ -30,7 +30,7 @@ TARGETS = {
 
 
 def faults(rows):
-    """What is wrong with compiled kernels."""
+    """Problems of compiled kernels."""
     record = {row.job: row for row in recorded()}
     found = []
     for row in rows:
@@ -83,7 +83,7 @@ def test_the_page_shows_the_record():
 
 
 def keys_of(**call):
-    """What Triton would compile for a call: kernels with the types and constants of their arguments."""
+    """Keys of the kernels that Triton would compile for a call: types and constants of arguments."""
     from triton.backends.nvidia.compiler import CUDABackend
     from triton.runtime.jit import create_function_from_signature
 

@@ -127,7 +127,7 @@ def test_converted_models(family, scheme):
 
 
 def test_query_factors_are_included_before_and_after_rotary():
-    """Those of LogN; rotation keeps the norm of a query."""
+    """The factors of LogN; rotation keeps the norm of a query."""
     model, tokens = model_of("llama"), some_tokens(2, LENGTH)
     huggingface.convert(model, "logn-rope")
     for scores, (query, key) in zip(seen(model, tokens), captured(model, tokens), strict=True):

@@ -37,7 +37,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Row:
-    """What a compiled kernel consists of; clocks per thousand pairs are modelled."""
+    """Counts of a compiled kernel; clocks per thousand pairs are modelled."""
 
     target: str
     kernel: str

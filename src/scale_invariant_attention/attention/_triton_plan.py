@@ -34,7 +34,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Device:
-    """What tile sizes and kernel variants depend on."""
+    """The properties of a GPU that tile sizes and kernel variants depend on."""
 
     kind: str  # "cuda", "hip" or "interpreter"
     capability: int = 0
@@ -357,7 +357,7 @@ class Plan:
         return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
     def select(self, kernel: Any, *given: dict[str, Any], **more: Any) -> dict[str, Any]:
-        """Those of the arguments that a kernel takes."""
+        """The arguments that a kernel takes, out of all."""
         merged: dict[str, Any] = {}
         for arguments in given:
             merged |= arguments

@@ -145,7 +145,7 @@ class Outcome:
 
     @property
     def findings(self) -> str:
-        """What went wrong, in one line; empty if nothing did."""
+        """All problems in one line; empty if there are none."""
         first = [self.problem] if self.problem is not None else []
         found = [*first, *map(str, self.differences)]
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""

@@ -129,7 +129,7 @@ def _slow_beyond(given: Rotated) -> Parameters:
 
 
 def _divisors(given: Rotated, yarn: YaRN) -> list[float]:
-    """What each frequency is divided by in texts of the longest length."""
+    """Divisor of each frequency in texts of the longest length."""
     length = round(given.factor * given.train_length)
     slowed = yarn.frequencies(given.dimensions, length).tolist()
     return [own / slow for own, slow in zip(given.frequencies, slowed, strict=True)]

@@ -274,7 +274,7 @@ class ConversionTrial(Trial):
         return {"losses": tuple(loss_by_length(model, same)), "corpus": corpus.fingerprint()}
 
     def _watched(self, before: int, watch: Watch) -> Any:
-        """What a training calls after each step, `before` steps of other trainings done."""
+        """Callback of a training after each step, with `before` steps of other trainings done."""
         steps = sum(self.training_steps.values())
 
         def show(step: int, loss: float) -> None:
