@@ -14,9 +14,6 @@ from torch import Tensor
 
 import scale_invariant_attention as sia
 
-# Numbers of a result that are too few for the largest eager error to be typical.
-FEW = 4
-
 
 @dataclass
 class Results:
@@ -222,13 +219,11 @@ class Judge:
     """The exact results of a contract, and how far a backend may deviate from them.
 
     Besides the multiple of the eager error, the budget allows for rounding: of the result to its dtype,
-    and of the sums that lead to it in the compute dtype. `rounds_weights` says that a backend, as eager
-    code, rounds weights to the dtype of its inputs. The eager error accounts for this, unless a result
-    has so few numbers that it may be small by chance.
+    and of the sums that lead to it in the compute dtype.
     """
 
-    def __init__(self, contract: Contract, *, rounds_weights: bool = False) -> None:
-        self.contract, self.rounds_weights = contract, rounds_weights
+    def __init__(self, contract: Contract) -> None:
+        self.contract = contract
         self.truth, self.plain = oracle(contract).tensors(), eager(contract).tensors()
         self.finite = {name: torch.isfinite(exact) for name, exact in self.truth.items()}
 
@@ -284,10 +279,10 @@ class Judge:
     def rounding(self, name: str, dtype: torch.dtype) -> float:
         """One eps of the result in its dtype, plus one eps of the terms it sums in the compute dtype."""
         double = self.contract.query.dtype == torch.float64
-        terms = torch.finfo(torch.float64 if double else torch.float32).eps
-        if self.rounds_weights and self.truth[name].numel() <= FEW:
-            terms += torch.finfo(self.contract.query.dtype).eps / 2
-        return torch.finfo(dtype).eps * _largest(self.truth[name]) + terms * self.sizes[name]
+        return (
+            torch.finfo(dtype).eps * _largest(self.truth[name])
+            + torch.finfo(torch.float64 if double else torch.float32).eps * self.sizes[name]
+        )
 
 
 def _largest(tensor: Tensor) -> float:

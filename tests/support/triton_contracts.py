@@ -123,7 +123,7 @@ def failures(seed: int) -> list[str]:
     contract = small(seed)
     use_tiles_of(seed)
     results = run(contract, public_call("triton"))
-    found = Judge(contract, rounds_weights=True).violations(results)
+    found = Judge(contract).violations(results)
     if seed % 8 == 0:
         again = run(contract, public_call("triton")).tensors()
         found += [
