@@ -336,8 +336,8 @@ SPREAD = NamedScheme(
     "scale-invariant-spread",
     _Slots(rotary=_quarter, distance=_spread),
     "Scale-inv. spread",
-    "Scale-invariant p-RoPE with another tau in each head, spaced evenly on a logarithmic scale: some "
-    "heads look close by, others far. A quarter of the pairs of dimensions rotate.",
+    "Scale-invariant p-RoPE with a tau of its own in each head, spaced evenly on a logarithmic scale: "
+    "some heads look close by, others far. A quarter of the pairs of dimensions rotate.",
     "this package",
     LineStyle(*BLACK, "-", "h", width=2.5),
 )

@@ -369,7 +369,7 @@ def _llama_parameters(model: Mapping[str, Any]) -> int:
 def _source(records: Sequence[Record[Any]]) -> dict[str, str]:
     """Number of records and of trainings, first day, and the provenance of all of them."""
     origins = [record.provenance for record in records]
-    names = ("commit", "version", "torch", "transformers", "python", "cpu")
+    names = ("version", "torch", "transformers", "python", "cpu")
     return {
         "counts": f"{len(records)} records of {len({it.trained_as for it in records})} trainings",
         "date": min(it.date for it in origins)[:10],
