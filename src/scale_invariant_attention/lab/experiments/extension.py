@@ -119,6 +119,10 @@ VARIANTS: Mapping[str, Variant] = {
     "ntk-by-length": Variant("NTK by length", rotary="dynamic", shares=UNTRAINED),
     "yarn": Variant("YaRN", rotary="yarn"),
     "yarn-by-length": Variant("YaRN by length", rotary="yarn", by_length=True, shares=UNTRAINED),
+    "slow": Variant("slow, without the transform", rotary="slow", shares=(0.0, 0.1)),
+    "slow-beyond": Variant(
+        "slow-beyond, without the transform", rotary="slow-beyond", shares=UNTRAINED
+    ),
     "p-rope": Variant("p-RoPE", "p-rope", options=BASE, shares=TRAINED),
     "logn-rope": Variant("LogN+RoPE", "logn-rope", shares=TRAINED),
     "alibi": Variant("ALiBi", "alibi", shares=TRAINED),
@@ -150,7 +154,7 @@ TABLE4: Mapping[str, tuple[str, float]] = {
     "alibi": ("alibi", 0.1),
     "scale-invariant-p-rope": ("paper", 0.1),
 }
-WITH_STRINGS = (AS_TRAINED, "ntk-by-length", *YARN, RECOMMENDED, "transform-slow-beyond")
+WITH_STRINGS = (AS_TRAINED, "ntk-by-length", *YARN, "slow", RECOMMENDED, "transform-slow-beyond")
 WITH_NEEDLES = (AS_TRAINED, "yarn", "alibi", "paper", RECOMMENDED)
 
 
