@@ -163,8 +163,12 @@ def _choices() -> dict[str, Variant]:
     found = [
         Variant("RoPE, as trained"),
         Variant("YaRN alone", rotary="yarn"),
-        *(_transform(f"{it}, tau 10", it) for it in ("slow-beyond", "yarn", "yarn-beyond", "own")),
-        *(_transform(f"{it}, tau 10", it) for it in ("ntk", "llama3")),
+        *(_transform(f"{it}, tau 10", it) for it in ("own", "yarn", "ntk", "llama3")),
+        *(
+            _transform(f"{it}, tau {tau:g}", it, tau)
+            for it in ("slow-beyond", "yarn-beyond", "dynamic")
+            for tau in (10.0, 30.0)
+        ),
         *(_transform(f"slow, tau {tau:g}", "slow", tau) for tau in (1.0, 100.0)),
     ]
     found = [replace(it, shares=UNTRAINED) for it in found]
