@@ -163,7 +163,7 @@ def _choices() -> dict[str, Variant]:
     found = [
         Variant("RoPE, as trained"),
         Variant("YaRN alone", rotary="yarn"),
-        *(_transform(f"{it}, tau 10", it) for it in ("own", "yarn", "ntk", "llama3")),
+        *(_transform(f"{it}, tau 10", it) for it in ("own", "ntk", "llama3")),
         *(
             _transform(f"{it}, tau {tau:g}", it, tau)
             for it in ("slow-beyond", "yarn-beyond", "dynamic")
@@ -180,6 +180,7 @@ def _choices() -> dict[str, Variant]:
             _transform(f"slow, tau {low:g} to {high:g}", "slow", low, options=spread, **tuned)
         )
     found.append(_transform("slow, tau 10, with the mean", "slow", with_mean=True, **tuned))
+    found.append(_transform("yarn, tau 10", "yarn", **tuned))
     found += [
         _transform(f"slow, tau {tau:g}, factor 4", "slow", tau, factor=4, shares=UNTRAINED)
         for tau in (1.0, 3.0, 10.0, 30.0)
