@@ -84,7 +84,14 @@ def test_no_two_records_have_the_same_name():
     assert len(names) == len(set(names))
 
 
-def test_the_recommended_extension_and_its_rivals_are_measured_throughout():
-    assert extension.VARIANTS[extension.RECOMMENDED].shares == extension.SHARES
+def test_recommended_extensions_and_their_rivals_are_measured_throughout():
+    assert extension.RECOMMENDED.keys() == extension.FAMILIES.keys()
+    for share in extension.SHARES:
+        for family in extension.FAMILIES:
+            variant = extension.VARIANTS[extension.recommended(family, share)]
+            assert share in variant.shares and family in variant.families
+            assert variant.calibrated and variant.compared
+    assert {*extension.RECOMMENDED.values()} <= {*extension.WITH_STRINGS}
+    assert extension.RECOMMENDED_TUNED in extension.WITH_NEEDLES
     for rivals in (extension.WITH_STRINGS, extension.WITH_NEEDLES):
-        assert extension.RECOMMENDED in rivals and rivals.count("yarn") == 1
+        assert rivals.count("yarn") == 1

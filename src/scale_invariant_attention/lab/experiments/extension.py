@@ -97,11 +97,9 @@ class Variant:
     compared: bool = True
 
 
-TAU = 10.0
-
-
-def _transform(title: str, rotary: str, tau: float = TAU, **fields: Any) -> Variant:
+def _transform(rotary: str, tau: float, title: str = "", **fields: Any) -> Variant:
     options = {"tau": tau, **fields.pop("options", {})}
+    title = title or f"the transform on {rotary}, tau {tau:g}"
     return Variant(title, "scale-invariant-rope", rotary, options, calibrated=True, **fields)
 
 
@@ -112,8 +110,14 @@ def _in_table4(title: str, scheme: str, **options: Any) -> Variant:
 
 
 BASE = {"base": 16.0}
-# The variant that is recommended, and its rivals by YaRN without training.
-RECOMMENDED, YARN, AS_TRAINED = "transform-slow", ("yarn", "yarn-by-length"), "rope"
+# The variants that extension-choice recommends: for each family without fine-tuning, for all with it.
+RECOMMENDED: Mapping[str, str] = {
+    "llama": "transform-slow-beyond",
+    "qwen3": "transform-slow-beyond",
+    "gpt_neox": "transform-dynamic",
+}
+RECOMMENDED_TUNED = "transform-slow"
+YARN, AS_TRAINED = ("yarn", "yarn-by-length"), "rope"
 VARIANTS: Mapping[str, Variant] = {
     AS_TRAINED: Variant("RoPE, as trained"),
     "ntk-by-length": Variant("NTK by length", rotary="dynamic", shares=UNTRAINED),
@@ -132,11 +136,13 @@ VARIANTS: Mapping[str, Variant] = {
         options={**BASE, "tau": 10.0},
         shares=TRAINED,
     ),
-    RECOMMENDED: _transform("the transform on slow", "slow"),
-    "transform-slow-beyond": _transform("the transform on slow-beyond", "slow-beyond"),
-    "transform-yarn": _transform("the transform on yarn", "yarn"),
+    "transform-slow-beyond": _transform("slow-beyond", 30.0, shares=UNTRAINED),
+    "transform-dynamic": _transform("dynamic", 30.0, shares=UNTRAINED),
+    "transform-slow-30": _transform("slow", 30.0, shares=UNTRAINED),
+    RECOMMENDED_TUNED: _transform("slow", 3.0, shares=TRAINED),
+    "transform-yarn": _transform("yarn", 10.0),
     "yarn-4": Variant("YaRN", rotary="yarn", factor=4, shares=UNTRAINED),
-    "transform-slow-4": _transform("the transform on slow", "slow", factor=4, shares=UNTRAINED),
+    "transform-slow-beyond-4": _transform("slow-beyond", 30.0, factor=4, shares=UNTRAINED),
     "nope": _in_table4("NoPE", "nope"),
     "logn-p-rope": _in_table4("LogN+p-RoPE", "logn-p-rope", **BASE),
     "logn-ntk": _in_table4("LogN+NTK", "logn-ntk"),
@@ -154,8 +160,16 @@ TABLE4: Mapping[str, tuple[str, float]] = {
     "alibi": ("alibi", 0.1),
     "scale-invariant-p-rope": ("paper", 0.1),
 }
-WITH_STRINGS = (AS_TRAINED, "ntk-by-length", *YARN, "slow", RECOMMENDED, "transform-slow-beyond")
-WITH_NEEDLES = (AS_TRAINED, "yarn", "alibi", "paper", RECOMMENDED)
+WITH_STRINGS = (
+    *(AS_TRAINED, "ntk-by-length", *YARN, "slow-beyond"),
+    *("transform-slow-beyond", "transform-dynamic", "transform-slow-30"),
+)
+WITH_NEEDLES = (AS_TRAINED, "yarn", "alibi", "paper", RECOMMENDED_TUNED)
+
+
+def recommended(family: str, share: float) -> str:
+    """The variant recommended for a family that is fine-tuned for a share of its tokens, or not."""
+    return RECOMMENDED_TUNED if share else RECOMMENDED[family]
 
 
 def _choices() -> dict[str, Variant]:
@@ -163,29 +177,30 @@ def _choices() -> dict[str, Variant]:
     found = [
         Variant("RoPE, as trained"),
         Variant("YaRN alone", rotary="yarn"),
-        *(_transform(f"{it}, tau 10", it) for it in ("own", "ntk", "llama3")),
+        *(_candidate(rotary, 10.0) for rotary in ("own", "ntk", "llama3")),
         *(
-            _transform(f"{it}, tau {tau:g}", it, tau)
-            for it in ("slow-beyond", "yarn-beyond", "dynamic")
+            _candidate(rotary, tau)
+            for rotary in ("slow-beyond", "yarn-beyond", "dynamic")
             for tau in (10.0, 30.0)
         ),
-        *(_transform(f"slow, tau {tau:g}", "slow", tau) for tau in (1.0, 100.0)),
+        *(_candidate("slow", tau) for tau in (1.0, 100.0)),
+        *(_candidate("slow", tau, ", factor 4", factor=4) for tau in (1.0, 3.0, 10.0, 30.0)),
     ]
     found = [replace(it, shares=UNTRAINED) for it in found]
     tuned: dict[str, Any] = {"shares": (0.0, 0.1)}
-    found += [_transform(f"slow, tau {tau:g}", "slow", tau, **tuned) for tau in (3.0, 10.0, 30.0)]
-    for low, high in ((3.0, 30.0), (10.0, 100.0)):
-        spread = {"highest_tau": high}
-        found.append(
-            _transform(f"slow, tau {low:g} to {high:g}", "slow", low, options=spread, **tuned)
-        )
-    found.append(_transform("slow, tau 10, with the mean", "slow", with_mean=True, **tuned))
-    found.append(_transform("yarn, tau 10", "yarn", **tuned))
     found += [
-        _transform(f"slow, tau {tau:g}, factor 4", "slow", tau, factor=4, shares=UNTRAINED)
-        for tau in (1.0, 3.0, 10.0, 30.0)
+        _candidate(rotary, tau, **tuned) for rotary in ("slow", "yarn") for tau in (3.0, 10.0, 30.0)
     ]
+    found += [
+        _candidate("slow", low, f" to {high:g}", options={"highest_tau": high}, **tuned)
+        for low, high in ((3.0, 30.0), (10.0, 100.0))
+    ]
+    found.append(_candidate("slow", 10.0, ", with the mean", with_mean=True, **tuned))
     return {it.title.replace(",", "").replace(" ", "-").lower(): it for it in found}
+
+
+def _candidate(rotary: str, tau: float, more: str = "", **fields: Any) -> Variant:
+    return _transform(rotary, tau, f"{rotary}, tau {tau:g}{more}", **fields)
 
 
 # What is chosen between before any of it is reported, and the model that costs are measured against.

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ def extension_section(found: Extensions) -> str:
 
     variants = extension.VARIANTS
     losses = [it for it in found.losses if variants[it.config.variant].compared]
-    if not any(it.config.variant == extension.RECOMMENDED for it in losses):
+    if not any(_is_recommended(it) for it in losses):
         return ""
     whole = [it for it in losses if it.config.factor == extension.LONGEST_FACTOR]
     short = [it for it in losses if it.config.factor != extension.LONGEST_FACTOR]
@@ -37,13 +38,11 @@ def extension_section(found: Extensions) -> str:
         share: _table([it for it in whole if it.config.share == share], titles)
         for share in extension.SHARES
     }
-    recommended = variants[extension.RECOMMENDED]
-    config = losses[0].config
     return render(
         "extension.md",
-        recommended=recommended,
-        tau=recommended.options["tau"],
-        config=config,
+        recommended=_by_title({it: titles[extension.RECOMMENDED[it]] for it in FAMILY_TITLES}),
+        recommended_tuned=titles[extension.RECOMMENDED_TUNED],
+        config=losses[0].config,
         seeds=_phrase(losses),
         tokens=losses[0].measured("losses")[0].tokens,
         by_share={share: table for share, table in by_share.items() if table},
@@ -66,6 +65,25 @@ def extension_section(found: Extensions) -> str:
         },
         choice=_choice(found.choices),
     )
+
+
+def _is_recommended(record: "Record[ConversionConfig]") -> bool:
+    from ..experiments.extension import recommended
+
+    config = record.config
+    return config.variant == recommended(config.family, config.share)
+
+
+def _by_title(chosen: Mapping[str, str]) -> str:
+    """Titles, each with the families that it is chosen for.
+
+    >>> _by_title({"llama": "slow, tau 3", "qwen3": "slow, tau 3", "gpt_neox": "own, tau 10"})
+    'slow, tau 3 (Llama and Qwen 3), and own, tau 10 (GPT-NeoX)'
+    """
+    families: dict[str, list[str]] = {}
+    for family, title in chosen.items():
+        families.setdefault(title, []).append(FAMILY_TITLES[family])
+    return ", and ".join(f"{title} ({' and '.join(it)})" for title, it in families.items())
 
 
 def _table(
@@ -140,7 +158,7 @@ def goals(records: "ConversionRecords") -> list[Goal]:
 
     After fine-tuning the rivals are all rows without the calibrated transform.
     """
-    from ..experiments.extension import AS_TRAINED, LENGTHS, RECOMMENDED, VARIANTS, YARN
+    from ..experiments.extension import AS_TRAINED, LENGTHS, VARIANTS, YARN, recommended
 
     rivals = [name for name, it in VARIANTS.items() if it.compared and not it.calibrated]
     short, middle, longest = LENGTHS
@@ -154,14 +172,15 @@ def goals(records: "ConversionRecords") -> list[Goal]:
     for text, share, length, others, bound in wanted:
         for family, title in FAMILY_TITLES.items():
             mine = [it for it in records if (it.config.family, it.config.share) == (family, share)]
+            chosen = recommended(family, share)
             rows = {
                 name: SeedRow(
                     name,
                     {it.seed: it.losses_by_length() for it in mine if it.config.variant == name},
                 )
-                for name in (RECOMMENDED, *others)
+                for name in (chosen, *others)
             }
-            ours = rows.pop(RECOMMENDED)
+            ours = rows.pop(chosen)
             common = {
                 name: row for name, row in rows.items() if ours.seeds.keys() & row.seeds.keys()
             }
@@ -174,10 +193,10 @@ def goals(records: "ConversionRecords") -> list[Goal]:
 
 
 def _choice(records: "ConversionRecords") -> dict[str, Any] | None:
-    """The tables by which the recommended extension was chosen, if candidates are recorded."""
+    """The tables by which the recommended extensions were chosen, if candidates are recorded."""
     if not records:
         return None
-    from ..experiments.extension import CHOICES, LONGEST_FACTOR
+    from ..experiments.extension import CHOICES, LONGEST_FACTOR, SHARES
 
     titles = {name: it.title for name, it in CHOICES.items()}
     tables = {}
@@ -189,38 +208,58 @@ def _choice(records: "ConversionRecords") -> dict[str, Any] | None:
             tables[f"factor {factor:g}, fine-tuned for {share:.0%} of the tokens"] = _table(
                 chosen, titles
             )
-    untrained = [
-        it for it in records if it.config.factor == LONGEST_FACTOR and it.config.share == 0
-    ]
-    best = cheap_and_lowest(untrained)
+    longest = [it for it in records if it.config.factor == LONGEST_FACTOR]
+    untrained = {
+        family: cheap_and_lowest(
+            [it for it in longest if (it.config.family, it.config.share) == (family, 0)]
+        )
+        for family in FAMILY_TITLES
+    }
+    tuned = lowest([it for it in longest if it.config.share == SHARES[-1]])
     return {
         "tables": {name: table for name, table in tables.items() if table},
         "seeds": sorted({record.seed for record in records}),
         "skip": getattr(records[0].evaluation, "skip", None),
-        "best": best and titles[best],
+        "untrained": _by_title({it: titles[name] for it, name in untrained.items() if name}),
+        "tuned": tuned and titles[tuned],
     }
 
 
 def cheap_and_lowest(records: "ConversionRecords") -> str | None:
-    """The extension with the lowest mean loss of those that cost at most `COST` at 1x in every family.
+    """The :func:`lowest` extension of those that cost at most `COST` at 1x; None if none is.
 
-    Only those with the calibrated transform are candidates. The mean is over families and lengths, each
-    of which counts the same. None if no candidate is cheap enough, or the model as trained is not
-    recorded.
+    The cost is the difference from the model as trained, which must be recorded too.
     """
-    from ..experiments.extension import BASELINE, CHOICES
+    from ..experiments.extension import BASELINE
 
-    losses: dict[str, dict[tuple[str, int], dict[int, float]]] = {}
+    def short(record: "Record[ConversionConfig]") -> float:
+        by_length = record.losses_by_length()
+        return by_length[min(by_length)]
+
+    plain = {_model(it): short(it) for it in records if it.config.variant == BASELINE}
+    dear = {it.config.variant for it in records if short(it) - plain.get(_model(it), -inf) > COST}
+    return lowest([it for it in records if it.config.variant not in dear])
+
+
+def lowest(records: "ConversionRecords") -> str | None:
+    """The extension with the lowest mean loss over models and lengths, each of which counts the same.
+
+    Only those with the calibrated transform, recorded for every model, are candidates.
+    """
+    from ..experiments.extension import CHOICES
+
+    losses: dict[str, dict[tuple[str, int], list[float]]] = {}
     for it in records:
-        losses.setdefault(it.config.variant, {})[it.config.family, it.seed] = it.losses_by_length()
-    if BASELINE not in losses:
-        return None
-    plain = losses[BASELINE]
+        by_model = losses.setdefault(it.config.variant, {})
+        by_model[_model(it)] = list(it.losses_by_length().values())
+    models = {_model(it) for it in records}
     means = {
-        name: mean(loss for by_length in mine.values() for loss in by_length.values())
+        name: mean(loss for by_length in mine.values() for loss in by_length)
         for name, mine in losses.items()
-        if CHOICES[name].calibrated
-        and mine.keys() == plain.keys()
-        and all(it[min(it)] - plain[key][min(it)] <= COST for key, it in mine.items())
+        if CHOICES[name].calibrated and mine.keys() == models
     }
     return min(means, key=means.__getitem__) if means else None
+
+
+def _model(record: "Record[ConversionConfig]") -> tuple[str, int]:
+    return record.config.family, record.seed
