@@ -24,14 +24,6 @@ def norm(x: Tensor) -> Tensor:
     return F.rms_norm(x, x.shape[-1:])
 
 
-def rotate(x: Tensor, positions: Tensor) -> Tensor:
-    """p-RoPE: half of the pairs turn, the others do not; its base goes with the training length."""
-    turning = (LENGTHS[0] / 16) ** -torch.linspace(0, 1, x.shape[-1] // 4)
-    angles = positions[..., None, :, None] * F.pad(turning, (0, len(turning)))
-    first, second, cos, sin = *x.chunk(2, -1), angles.cos(), angles.sin()
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
-
-
 class Attention(nn.Module):
     def __init__(self, tau: float) -> None:
         super().__init__()
@@ -40,7 +32,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, positions: Tensor, cache: list | None, visible: dict) -> Tensor:
         query, key, value = self.inputs(x).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
-        query, key = rotate(norm(query), positions), rotate(norm(key), positions)
+        base = LENGTHS[0] / 16  # it goes with the training length
+        query, key = (sia.p_rope(norm(x), positions, base=base) for x in (query, key))
         if cache is not None:  # new queries, and all keys so far
             cache.append((key, value))
             key, value = (torch.cat(parts, 2) for parts in zip(*cache, strict=True))

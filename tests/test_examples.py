@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from scale_invariant_attention import schemes
-
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -47,13 +45,6 @@ def test_packed_documents_do_not_see_each_other(nano_gpt):
     text[0, [0, 25]] = 0
     packed = model(text, key_documents=(text == 0).cumsum(1))
     torch.testing.assert_close(packed[:, 25:], model(text[:, 25:]), atol=1e-4, rtol=1e-4)
-
-
-def test_its_rotation_is_the_p_rope_of_the_package(nano_gpt):
-    heads, positions = torch.randn(2, 3, 10, 64), torch.arange(10)
-    tokens = schemes.TokenPositions(positions, context_length=10)
-    rotate = schemes.rotation(schemes.TruncatedRoPE(base=2.0), tokens, 64, torch.float32)
-    torch.testing.assert_close(nano_gpt["rotate"](heads, positions), rotate(heads))
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         scale_invariant_attention,
         unavailable_backends,
     )
+    from .schemes import p_rope
 
     __version__: str
 
@@ -31,6 +32,7 @@ __all__ = [
     "backend_for",
     "distance_affine_attention",
     "model",
+    "p_rope",
     "run_self_checks",
     "scale_invariant_attention",
     "schemes",
@@ -51,7 +53,8 @@ def __getattr__(name: str) -> object:
     elif name in ("attention", "model", "schemes", "theory"):
         value = import_module(f".{name}", __name__)
     else:
-        value = getattr(import_module(".attention", __name__), name)
+        package = ".schemes" if name == "p_rope" else ".attention"
+        value = getattr(import_module(package, __name__), name)
     globals()[name] = value
     return value
 

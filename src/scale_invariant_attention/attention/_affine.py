@@ -123,7 +123,8 @@ def tau_tensor(tau: float | Tensor | None, device: torch.device) -> Tensor:
         check_positive("tau", tau)
         return tau.reshape(-1)
     if isinstance(tau, bool) or not isinstance(tau, int | float):
-        raise TypeError(f"tau must be a number or a tensor [] or [heads], got {tau!r}")
+        hint = ": use torch.tensor(tau)" if isinstance(tau, list | tuple) else ""
+        raise TypeError(f"tau must be a number or a tensor [] or [heads], got {tau!r}{hint}")
     if not 0 < tau < inf:
         raise ValueError(f"tau must be positive and finite, got {tau}")
     watched = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0

@@ -14,11 +14,13 @@ from .contract import checked_call
 from .visibility import Visibility, VisibilityKeywords
 
 DEFAULT = Visibility()
-# What to use instead of the keywords of scaled_dot_product_attention that this op does not have.
-INSTEAD_OF_SDPA = {
+# What to use instead of keywords that other attention functions have.
+INSTEAD = {
     "attn_mask": "use key_mask, key_documents or window; masks by pair are not supported",
     "dropout_p": "leave it out, the op has no dropout",
     "enable_gqa": "leave it out, key may always have fewer heads than query",
+    "documents": "use key_documents",
+    "positions": "use key_positions and query_positions",
 }
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -51,7 +53,7 @@ def attend(
 def _visibility(function: str, keywords: VisibilityKeywords) -> Visibility:
     for name in keywords:
         if name not in Visibility.__slots__:
-            hint = f": {INSTEAD_OF_SDPA[name]}" if name in INSTEAD_OF_SDPA else ""
+            hint = f": {INSTEAD[name]}" if name in INSTEAD else ""
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
     return Visibility(**keywords) if keywords else DEFAULT
 

@@ -138,9 +138,9 @@ def checked_call(
     elif not -inf < scale < inf:
         raise ValueError(f"scale must be finite, got {scale}")
     visibility = visibility.checked(batch, query_length, key.shape[2], query.device)
-    number = None if affine is not None or tau is None or isinstance(tau, Tensor) else float(tau)
-    gain, bias, tau = _affine_tensors(affine, tau, heads, query.device)
-    call = AttentionCall(query, key, value, gain, bias, tau, visibility, float(scale), number)
+    gain, bias, taus = _affine_tensors(affine, tau, heads, query.device)
+    number = float(tau) if isinstance(tau, int | float) and taus is not None else None
+    call = AttentionCall(query, key, value, gain, bias, taus, visibility, float(scale), number)
     check_table_length(call)
     return call
 

@@ -22,7 +22,7 @@ from .named import (
     unregister,
 )
 from .query_scale import LogN, QueryScale, YaRNTemperature
-from .rotary import NTK, ProportionalRoPE, RoPE, Rotary, TruncatedRoPE, YaRN, rotation
+from .rotary import NTK, ProportionalRoPE, RoPE, Rotary, TruncatedRoPE, YaRN, p_rope, rotation
 from .scheme import Scheme
 
 __all__ = [
@@ -49,6 +49,7 @@ __all__ = [
     "get",
     "names",
     "options",
+    "p_rope",
     "register",
     "rotation",
     "trained_as",

@@ -218,6 +218,22 @@ def rotation(rotary: Rotary, tokens: TokenPositions, head_dim: int, dtype: torch
     return rotate
 
 
+def p_rope(x: Tensor, positions: Tensor, *, base: float, rotating: float = 0.5) -> Tensor:
+    """Queries or keys ``[B, heads, L, head_dim]``, rotated by the paper's p-RoPE.
+
+    `positions` are integers ``[L]`` or ``[B, L]``; `base` and `rotating` are those of
+    :class:`TruncatedRoPE`. A sixteenth of the training length is a good base.
+
+    >>> p_rope(torch.ones(1, 1, 2, 4), torch.tensor([0, 1]), base=16.0)
+    tensor([[[[ 1.0000,  1.0000,  1.0000,  1.0000],
+              [-0.3012,  1.0000,  1.3818,  1.0000]]]])
+    """
+    # The frequencies do not depend on the length of the context.
+    tokens = TokenPositions(positions, context_length=1)
+    rotary = TruncatedRoPE(base, rotating)
+    return rotation(rotary, tokens, head_dim=x.shape[-1], dtype=x.dtype)(x)
+
+
 def rope_frequencies(head_dim: int, base: float | Tensor) -> Tensor:
     """RoPE's frequencies; a tensor of bases ``[...]`` gives one row per base."""
     exponents = 2 * torch.arange(_pairs(head_dim), dtype=torch.float64) / head_dim

@@ -39,7 +39,7 @@ def trials():
     return [
         *table4,
         *tiny_of(STRINGS, "rope", "ntk-by-length"),
-        *tiny_of(NEEDLES, "yarn", extension.RECOMMENDED_TUNED),
+        *tiny_of(NEEDLES, "yarn", extension.RECOMMENDED_TUNED["llama"]),
     ]
 
 
@@ -92,7 +92,7 @@ def test_a_model_that_is_not_fine_tuned_has_the_loss_of_the_first_model(folder, 
 def test_a_calibrated_model_knows_the_spread_of_its_scores(folder):
     trial = next(
         shrunk(it)
-        for it in extension.reported_trials("mini", (extension.RECOMMENDED_TUNED,), (0,))
+        for it in extension.reported_trials("mini", ("transform-slow",), (0,))
         if it.config.family == "llama"
     )
     model = trial.converted(trial.first_model(folder / "runs"))

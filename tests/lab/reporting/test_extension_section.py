@@ -14,7 +14,7 @@ from scale_invariant_attention.lab.reporting._extension import (
 from scale_invariant_attention.lab.reporting.evidence import Evidence, Extensions, Size
 from scale_invariant_attention.lab.reporting.reproduction import page_and_figures
 
-OURS = {*extension.RECOMMENDED.values(), extension.RECOMMENDED_TUNED}
+OURS = {*extension.RECOMMENDED.values(), *extension.RECOMMENDED_TUNED.values()}
 TITLES = {name: extension.VARIANTS[name].title for name in OURS}
 # What the recommended extensions do better than all others, and what the seeds differ in.
 GOOD = {256: 1.22, 1024: 1.3, 4096: 1.5}
@@ -105,7 +105,8 @@ def test_the_better_of_two_yarns_is_the_rival():
 
 def test_the_transform_is_no_rival_of_its_own():
     def values(trial):
-        own = trial.config.variant == "transform-yarn"
+        config = trial.config
+        own = config.variant in OURS - {extension.recommended(config.family, config.share)}
         return [it - own for it in loss(trial)]
 
     assert {it.verdict for it in goals(losses(values))[6:]} == {"met"}
@@ -116,7 +117,9 @@ def test_one_seed_decides_nothing():
 
 
 def test_strings_and_needles_have_tables(page):
-    untrained, tuned = TITLES[extension.RECOMMENDED["llama"]], TITLES[extension.RECOMMENDED_TUNED]
+    untrained, tuned = (
+        TITLES[extension.recommended("llama", share)] for share in (0.0, extension.SHARES[-1])
+    )
     found = "0.900 ± 0.000 | 0.500 ± 0.000 | 0.250 ± 0.000 |"
     strings, needles = page.index("### Repeated strings"), page.index("### Needles")
     assert strings < page.index(f"| {untrained} | {found}") < needles

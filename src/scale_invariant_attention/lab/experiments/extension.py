@@ -110,13 +110,17 @@ def _in_table4(title: str, scheme: str, **options: Any) -> Variant:
 
 
 BASE = {"base": 16.0}
-# The variants that extension-choice recommends: for each family without fine-tuning, for all with it.
+# The variants that extension-choice recommends for each family, without fine-tuning and with it.
 RECOMMENDED: Mapping[str, str] = {
     "llama": "transform-slow-beyond",
     "qwen3": "transform-slow-beyond",
     "gpt_neox": "transform-dynamic",
 }
-RECOMMENDED_TUNED = "transform-slow"
+RECOMMENDED_TUNED: Mapping[str, str] = {
+    "llama": "transform-yarn",
+    "qwen3": "transform-slow-mean",
+    "gpt_neox": "transform-slow",
+}
 YARN, AS_TRAINED = ("yarn", "yarn-by-length"), "rope"
 VARIANTS: Mapping[str, Variant] = {
     AS_TRAINED: Variant("RoPE, as trained"),
@@ -139,8 +143,13 @@ VARIANTS: Mapping[str, Variant] = {
     "transform-slow-beyond": _transform("slow-beyond", 30.0, shares=UNTRAINED),
     "transform-dynamic": _transform("dynamic", 30.0, shares=UNTRAINED),
     "transform-slow-30": _transform("slow", 30.0, shares=UNTRAINED),
-    RECOMMENDED_TUNED: _transform("slow", 3.0, shares=TRAINED),
-    "transform-yarn": _transform("yarn", 10.0),
+    "transform-slow": _transform("slow", 3.0, shares=TRAINED),
+    "transform-slow-mean": _transform(
+        *("slow", 10.0, "the transform on slow, tau 10, with the mean"),
+        with_mean=True,
+        shares=TRAINED,
+    ),
+    "transform-yarn": _transform("yarn", 30.0),
     "yarn-4": Variant("YaRN", rotary="yarn", factor=4, shares=UNTRAINED),
     "transform-slow-beyond-4": _transform("slow-beyond", 30.0, factor=4, shares=UNTRAINED),
     "nope": _in_table4("NoPE", "nope"),
@@ -164,12 +173,12 @@ WITH_STRINGS = (
     *(AS_TRAINED, "ntk-by-length", *YARN, "slow-beyond"),
     *("transform-slow-beyond", "transform-dynamic", "transform-slow-30"),
 )
-WITH_NEEDLES = (AS_TRAINED, "yarn", "alibi", "paper", RECOMMENDED_TUNED)
+WITH_NEEDLES = (AS_TRAINED, "yarn", "alibi", "paper", *RECOMMENDED_TUNED.values())
 
 
 def recommended(family: str, share: float) -> str:
     """The variant recommended for a family that is fine-tuned for a share of its tokens, or not."""
-    return RECOMMENDED_TUNED if share else RECOMMENDED[family]
+    return (RECOMMENDED_TUNED if share else RECOMMENDED)[family]
 
 
 def _choices() -> dict[str, Variant]:
@@ -274,7 +283,14 @@ def needle_trials(
     {'extension-llama-first-seed-0': 2000, 'extension-llama-yarn-10-seed-0': 200,
      'extension-needles-llama-yarn-10-seed-0': 300}
     """
-    known = {name: replace(VARIANTS[name], shares=(0.1,)) for name in WITH_NEEDLES}
+    known = {}
+    for name in WITH_NEEDLES:
+        variant = VARIANTS[name]
+        # The transform as it is recommended for each family; its rivals in all.
+        measured_in = [
+            it for it in FAMILIES if not variant.calibrated or RECOMMENDED_TUNED[it] == name
+        ]
+        known[name] = replace(variant, shares=(0.1,), families=measured_in)
     measured = FOUND.changed(evaluation)
     return [
         replace(trial, config=replace(trial.config, needles=NEEDLES))

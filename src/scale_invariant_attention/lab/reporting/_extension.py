@@ -41,7 +41,9 @@ def extension_section(found: Extensions) -> str:
     return render(
         "extension.md",
         recommended=_by_title({it: titles[extension.RECOMMENDED[it]] for it in FAMILY_TITLES}),
-        recommended_tuned=titles[extension.RECOMMENDED_TUNED],
+        recommended_tuned=_by_title(
+            {it: titles[extension.RECOMMENDED_TUNED[it]] for it in FAMILY_TITLES}
+        ),
         config=losses[0].config,
         seeds=_phrase(losses),
         tokens=losses[0].measured("losses")[0].tokens,
@@ -209,19 +211,21 @@ def _choice(records: "ConversionRecords") -> dict[str, Any] | None:
                 chosen, titles
             )
     longest = [it for it in records if it.config.factor == LONGEST_FACTOR]
-    untrained = {
-        family: cheap_and_lowest(
-            [it for it in longest if (it.config.family, it.config.share) == (family, 0)]
-        )
-        for family in FAMILY_TITLES
-    }
-    tuned = lowest([it for it in longest if it.config.share == SHARES[-1]])
+
+    def picked(rule: Callable[["ConversionRecords"], str | None], share: float) -> str:
+        mine = [it for it in longest if it.config.share == share]
+        found = {
+            family: rule([it for it in mine if it.config.family == family])
+            for family in FAMILY_TITLES
+        }
+        return _by_title({family: titles[name] for family, name in found.items() if name})
+
     return {
         "tables": {name: table for name, table in tables.items() if table},
         "seeds": sorted({record.seed for record in records}),
         "skip": getattr(records[0].evaluation, "skip", None),
-        "untrained": _by_title({it: titles[name] for it, name in untrained.items() if name}),
-        "tuned": tuned and titles[tuned],
+        "untrained": picked(cheap_and_lowest, 0.0),
+        "tuned": picked(lowest, SHARES[-1]),
     }
 
 
