@@ -58,3 +58,21 @@ def test_a_number_where_nothing_is_visible_is_seen():
 def sees_nothing(contract):
     """Whether a query of a contract sees no key."""
     return bool((run(contract, public_call("tiled")).lse == -torch.inf).any())
+
+
+@pytest.fixture(scope="module")
+def lucky():
+    """The judge of a contract in which the eager errors of the gradient of tau happen to cancel."""
+    contract = draw(1000225, (torch.float32,) * 3 + (torch.float16, torch.bfloat16), False)
+    assert contract.query.dtype == torch.float16
+    judge = Judge(contract)
+    assert judge.plain_tau_error > 3 * judge.plain_errors["grad of tau"]
+    return judge
+
+
+@pytest.mark.parametrize(("multiple", "seen"), [(2.9, 0), (3.1, 1)])
+def test_errors_of_rows_that_cancel_do_not_narrow_the_budget_of_tau(lucky, multiple, seen):
+    results = right(lucky)
+    shift = multiple * lucky.plain_tau_error
+    results.grads["tau"] = (lucky.truth["grad of tau"] + shift).float()
+    assert len(lucky.violations(results)) == seen

@@ -33,6 +33,20 @@ def test_random_contracts(start):
 
 
 @needs_triton
+def test_a_read_outside_of_a_tensor_is_seen():
+    """Of integers too, which no NaN can poison."""
+    strides = [
+        f"{name}_row"
+        for side in ("query", "key")
+        for name in (side, f"{side}_positions", f"{side}_documents")
+    ]
+    found = interpret("triton_out_of_bounds.py", "none", *strides, "key_mask_row").splitlines()
+    assert found.pop(0) == "none: nothing"
+    assert [line.partition(": ")[0] for line in found] == [*strides, "key_mask_row"]
+    assert all(line.endswith("_kernel: read outside of every tensor") for line in found)
+
+
+@needs_triton
 @pytest.mark.parametrize("part", ["corners", "sizes", "torch", "decode"])
 def test_in_the_interpreter(part):
     assert "passed" in interpret("triton_cases.py", part)

@@ -2,7 +2,8 @@
 
     TRITON_INTERPRET=1 python tests/support/triton_contracts.py SEED COUNT
 
-It prints every failure, then the number of contracts. Triton decides at its import whether it
+It prints every failure, from time to time how far it came, so that an interrupted run can be resumed
+at that seed, and in the end the number of contracts. Triton decides at its import whether it
 interprets, so the tests start one process per run.
 """
 
@@ -15,18 +16,22 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import numpy as np
 import torch
 from contract_checks import hidden_nan_leaks
 from error_budgets import Judge, public_call, run
 from quick_interpreter import hurry
 from random_contracts import Contract, draw
 from torch import Tensor
+from triton.runtime import interpreter
 
 from scale_invariant_attention.attention import _triton_launch
 from scale_invariant_attention.attention._triton_plan import Device, Tile
 
 DTYPES = (torch.float32, torch.float32, torch.float32, torch.float16, torch.bfloat16)
 HEADS = 2
+# Contracts after which a line says how far a run came.
+PROGRESS = 50
 SIDES = (16, 32, 64, 64)
 
 
@@ -80,34 +85,64 @@ def use_tiles_of(seed: int) -> None:
     _triton_launch.DECODE_ROWS = rng.choice((0, 32, 32))
 
 
+class OutOfBounds(BaseException):
+    """Access to memory that belongs to no tensor; the interpreter would wrap an `Exception`."""
+
+
 def poison_around_tensors() -> None:
-    """Put NaN before and after everything that kernels read or write, and check what they wrote."""
-    launch = _triton_launch.Plan.launch
+    """Put poison before and after everything that kernels read or write, and check what they touch.
+
+    A kernel may read nothing outside of its tensors, even if it does not use it: a GPU may have no
+    memory there. What lies between the rows of a tensor belongs to it here, but is NaN in some contracts.
+    """
+    launch, builder = _triton_launch.Plan.launch, interpreter.InterpreterBuilder
+    load, store = builder.create_masked_load, builder.create_masked_store
+    inside_of: list[tuple[int, int]] = []
+
+    def check(access: str, pointers: Any, mask: Any) -> None:
+        given, wanted = np.broadcast_arrays(pointers.data, mask.data)
+        addresses = given[wanted]
+        known = np.zeros(addresses.shape, bool)
+        for start, stop in inside_of:
+            known |= (addresses >= start) & (addresses < stop)
+        if not known.all():
+            raise OutOfBounds(f"{access} outside of every tensor")
+
+    def checked_load(self: Any, pointers: Any, mask: Any, *others: Any) -> Any:
+        check("read", pointers, mask)
+        return load(self, pointers, mask, *others)
+
+    def checked_store(self: Any, pointers: Any, value: Any, mask: Any, *others: Any) -> Any:
+        check("write", pointers, mask)
+        return store(self, pointers, value, mask, *others)
 
     def launch_poisoned(self: Any, kernel: Any, grid: tuple[int, ...], **arguments: Any) -> None:
-        moved, frames = {}, []
-        for name, tensor in arguments.items():
-            if isinstance(tensor, Tensor) and tensor.is_floating_point():
-                frame, inside = _framed(tensor)
-                frames.append((name, frame, inside, tensor))
-                moved[name] = inside
-        launch(self, kernel, grid, **{**arguments, **moved})
-        for name, frame, inside, tensor in frames:
-            outside = torch.cat([frame[:MARGIN], frame[-MARGIN:]])
-            if not outside.isnan().all():
-                raise AssertionError(f"{kernel.__name__} wrote outside of {name}")
-            tensor.copy_(inside)
+        frames = {
+            name: _framed(tensor)
+            for name, tensor in arguments.items()
+            if isinstance(tensor, Tensor)
+        }
+        inside_of[:] = [_addresses(inside) for _, inside in frames.values()]
+        moved = {name: inside for name, (_, inside) in frames.items()}
+        try:
+            launch(self, kernel, grid, **{**arguments, **moved})
+        except OutOfBounds as error:
+            raise AssertionError(f"{kernel.__name__}: {error}") from None
+        for name, inside in moved.items():
+            arguments[name].copy_(inside)
 
     _triton_launch.Plan.launch = launch_poisoned  # type: ignore[method-assign]
+    builder.create_masked_load = checked_load
+    builder.create_masked_store = checked_store
 
 
 MARGIN = 4096
 
 
 def _framed(tensor: Tensor) -> tuple[Tensor, Tensor]:
-    """Memory full of NaN, and a copy of the tensor inside it with the same strides."""
-    span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    frame = torch.full((span + 2 * MARGIN,), torch.nan, dtype=tensor.dtype)
+    """Memory full of poison, and a copy of the tensor inside it with the same strides."""
+    span = _span(tensor)
+    frame = torch.full((span + 2 * MARGIN,), _poison(tensor.dtype), dtype=tensor.dtype)
     inside = frame[MARGIN : MARGIN + span].as_strided(
         tensor.shape, tensor.stride(), frame.storage_offset() + MARGIN
     )
@@ -116,6 +151,23 @@ def _framed(tensor: Tensor) -> tuple[Tensor, Tensor]:
     else:
         frame[MARGIN : MARGIN + span] = tensor.as_strided((span,), (1,), tensor.storage_offset())
     return frame, inside
+
+
+def _poison(dtype: torch.dtype) -> float:
+    """A number that spoils every result it reaches: NaN, a huge integer, or a key that is visible."""
+    if dtype.is_floating_point:
+        return torch.nan
+    return True if dtype == torch.bool else torch.iinfo(dtype).max // 2
+
+
+def _span(tensor: Tensor) -> int:
+    """Number of elements from the first of a tensor to its last."""
+    return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _addresses(tensor: Tensor) -> tuple[int, int]:
+    """Address of the first element of a tensor, and the one after its last."""
+    return tensor.data_ptr(), tensor.data_ptr() + _span(tensor) * tensor.element_size()
 
 
 def failures(seed: int) -> list[str]:
@@ -145,10 +197,16 @@ def main() -> int:
     hurry()
     poison_around_tensors()
     failed = 0
-    for seed in range(first, first + count):
-        for failure in failures(seed):
-            failed += 1
+    for done, seed in enumerate(range(first, first + count), 1):
+        try:
+            found = failures(seed)
+        except Exception as error:  # the other seeds are checked all the same
+            found = [f"seed {seed}: {type(error).__name__}: {error}"]
+        failed += len(found)
+        for failure in found:
             print(failure, flush=True)
+        if done % PROGRESS == 0 and done < count:
+            print(f"up to seed {seed}: {failed} failures", flush=True)
     print(f"{count} contracts, {failed} failures")
     return 1 if failed else 0
 
