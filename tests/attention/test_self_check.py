@@ -8,7 +8,9 @@ from backend_names import needs_kernels
 
 from scale_invariant_attention.attention import reference, self_check, tiled
 from scale_invariant_attention.attention.backends import BACKENDS, Backend
-from scale_invariant_attention.attention.self_check import CONTRACTS, HALF, SINGLE, check
+from scale_invariant_attention.attention.check_contracts import CONTRACTS, HALF, SINGLE
+from scale_invariant_attention.attention.self_check import check
+from scale_invariant_attention.attention.visibility import BlockMap
 
 BY_NAME = {contract.name: contract for contract in CONTRACTS}
 CAUSAL = [BY_NAME["causal"]]
@@ -172,3 +174,42 @@ def test_contracts_cover_what_users_call():
     # Several tiles of 64, and not a whole number of them.
     assert all(c.keys > 128 and c.keys % 16 for c in CONTRACTS if c.queries > 1)
     assert len(self_check.CONTRACTS) == len(BY_NAME)
+
+
+def test_tf32_keeps_ten_bits():
+    numbers = torch.randn(1000)
+    rounded = self_check._to_tf32(numbers)
+    assert (rounded.view(torch.int32) & 0x1FFF == 0).all()
+    assert ((rounded - numbers).abs() <= 2**-11 * numbers.abs()).all()
+    assert not torch.equal(rounded, numbers)
+
+
+def products_in_tf32(call, _):
+    tensors = {name: getattr(call, name) for name in ("query", "key", "value")}
+    rounded = {name: self_check._to_tf32(tensor) for name, tensor in tensors.items()}
+    return tiled.attention(replace(call, **rounded))
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_products_in_tf32_pass_only_if_torch_allows_them(monkeypatch, allowed):
+    contracts = [replace(CAUSAL[0], precisions=(SINGLE,)), BY_NAME["learned tables"]]
+    if allowed:
+        # As on an NVIDIA GPU, in float32.
+        monkeypatch.setattr(
+            self_check, "_multiplies_in_tf32", lambda tensor: tensor.dtype == torch.float32
+        )
+    outcome = check(broken(products_in_tf32), "cpu", contracts)
+    assert outcome.passed is allowed, outcome.findings
+    # What is exact passes either way.
+    assert check(BACKENDS["tiled"], "cpu", contracts).passed
+
+
+def test_some_tiles_on_the_path_of_lists_need_no_mask():
+    """With any tile that a kernel has, whole tiles, partly visible ones and hidden ones are listed."""
+    visibility = BY_NAME["the same, long documents"].visibility()
+    for queries in (32, 64, 128):
+        for keys in (32, 64, 128):
+            some, full = BlockMap(visibility, queries, keys).every()
+            assert full.any()
+            assert (some & ~full).any()
+            assert not some.all()

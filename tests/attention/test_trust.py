@@ -1,6 +1,7 @@
 """Trust on first use: "auto" checks a backend once, remembers, warns and falls back."""
 
 import json
+import os
 import sys
 import threading
 import warnings
@@ -138,6 +139,7 @@ def test_a_later_process_warns_of_an_earlier_failure(install, query):
         {"sources": "changed"},
         {"triton_version": "9.9"},
         {"torch_version": "9.9"},
+        {"float32_precision": "tf32"},
     ],
     ids=str,
 )
@@ -183,7 +185,7 @@ def test_a_damaged_file_is_ignored_and_replaced(install, query, folder):
     assert trust.read_outcome(trust.Subject.of(backends.BACKENDS["new"], CPU)) is None
 
 
-def test_an_exception_is_not_remembered_for_later_processes(install, query, folder):
+def test_an_exception_counts_for_processes_that_start_together_only(install, query, folder):
     def full(call, _):
         raise torch.OutOfMemoryError("no room")
 
@@ -191,9 +193,27 @@ def test_an_exception_is_not_remembered_for_later_processes(install, query, fold
     backends.BACKENDS["new"] = replace(full_kernel.as_backend(), attention=full)
     with pytest.warns(RuntimeWarning, match="OutOfMemoryError: no room"):
         assert chosen(query) in ("cpu", "tiled")
-    assert not folder.exists()
+    together = install(Kernel())
+    with pytest.warns(RuntimeWarning, match="OutOfMemoryError: no room"):
+        assert chosen(query) in ("cpu", "tiled")
+    assert together.calls == 0
+    (path,) = folder.iterdir()
+    before = path.stat().st_mtime - trust.PROBLEM_SECONDS - 1
+    os.utime(path, (before, before))
     install(Kernel())
     assert chosen(query) == "new"
+
+
+def test_another_precision_of_products_is_checked_on_its_own(install, query, monkeypatch):
+    kernel = install(Kernel())
+    assert chosen(query) == "new"
+    monkeypatch.setattr(trust, "allows_tf32", lambda: True)
+    kernel.factor = 1.01
+    with pytest.warns(RuntimeWarning, match="failed its self-check"):
+        assert chosen(query) in ("cpu", "tiled")
+    assert kernel.calls == 4
+    monkeypatch.undo()
+    assert torch.backends.cuda.matmul.fp32_precision != "tf32"
 
 
 def test_a_folder_that_cannot_be_written_is_tolerated(install, query, folder, monkeypatch):

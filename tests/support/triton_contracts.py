@@ -93,7 +93,7 @@ def poison_around_tensors() -> None:
     """Put poison before and after everything that kernels read or write, and check what they touch.
 
     A kernel may read nothing outside of its tensors, even if it does not use it: a GPU may have no
-    memory there. What lies between the rows of a tensor belongs to it here, but is NaN in some contracts.
+    memory there. Memory between the rows of a tensor counts as inside; some contracts fill it with NaN.
     """
     launch, builder = _triton_launch.Plan.launch, interpreter.InterpreterBuilder
     load, store = builder.create_masked_load, builder.create_masked_store

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ._triton_tables import line_kernel
 from .contract import AttentionCall
+from .numerics import allows_tf32
 from .visibility import BlockMap
 
 # Offsets that a tile may reach beyond the visible pairs: the sum of its sides at most.
@@ -111,10 +112,6 @@ def _device(device: torch.device) -> Device:
     return Device(
         "cuda", 10 * properties.major + properties.minor, properties.multi_processor_count
     )
-
-
-def _allows_tf32() -> bool:
-    return bool(torch._C._get_fp32_precision_getter("cuda", "matmul") == "tf32")
 
 
 class Plan:
@@ -272,7 +269,7 @@ class Plan:
     def numerics(self) -> dict[str, Any]:
         """How products and table lookups are computed."""
         narrow = self.query.dtype != torch.float32
-        tf32 = not narrow and self.device.kind == "cuda" and _allows_tf32()
+        tf32 = not narrow and self.device.kind == "cuda" and allows_tf32()
         return {
             "PTX": self.device.kind == "cuda",
             "PRECISION": "tf32" if tf32 else "ieee",

@@ -17,6 +17,11 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+def allows_tf32() -> bool:
+    """Whether torch lets NVIDIA GPUs round the factors of float32 products to 10 bits."""
+    return bool(torch._C._get_fp32_precision_getter("cuda", "matmul") == "tf32")
+
+
 def finite_part(tensor: Tensor) -> Tensor:
     """`tensor` with zeros for NaN and infinities; the tensor itself if it has none."""
     if surely_finite(tensor):

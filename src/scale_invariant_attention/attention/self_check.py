@@ -1,11 +1,15 @@
 """Whether a backend is right on a device: a handful of small contracts, forward and backward.
 
 The truth is `tiled` in float64 on the same device. The error may be at most twice that of eager code
-whose products take the same dtype, in gradients three times, plus rounding.
+whose products take the same dtype, in gradients three times, plus rounding. Where torch allows TF32, the
+factors of float32 products are rounded to it in eager code too.
 """
 
+import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +19,14 @@ from torch import Tensor
 from ..theory.transform import scale_invariant_gain_and_bias
 from . import tiled
 from ._affine import DistanceAffine
+from .check_contracts import BATCH, CONTRACTS, SINGLE, Contract
 from .contract import AttentionCall, checked_call
-from .numerics import compute_dtype, without_autocast
+from .numerics import allows_tf32, compute_dtype, without_autocast
 from .visibility import Visibility
 
 if TYPE_CHECKING:
     from .backends import Backend
 
-BATCH, HEADS, LENGTH = 2, 2, 200
 TAU = 10.0
 # The multiples of the eager error that a result and a gradient may have.
 RESULT_FACTOR, GRADIENT_FACTOR = 2, 3
@@ -30,76 +34,10 @@ RESULT_FACTOR, GRADIENT_FACTOR = 2, 3
 # contracts, into a relative error.
 ROUNDINGS = 32
 _FLOAT32_EPS = torch.finfo(torch.float32).eps
-
-
-# Half precision is bfloat16, or float16 on devices without it.
-SINGLE, HALF = "float32", "half"
-
-
-@dataclass(frozen=True)
-class Contract:
-    """One kind of call. `learned` is "tau" or "tables" if these get gradients too.
-
-    Kernels differ by precision, and each is compiled at the first check: most contracts run in one.
-    """
-
-    name: str
-    heads: int = HEADS
-    key_heads: int = HEADS
-    queries: int = LENGTH
-    keys: int = LENGTH
-    head_dim: int = 64
-    value_dim: int = 64
-    learned: str | None = None
-    visibility: Callable[[], Visibility] = Visibility
-    precisions: tuple[str, ...] = (HALF,)
-
-
-def _scattered() -> Visibility:
-    """Positions with gaps, three documents, padding, sinks and a window; some queries see nothing."""
-    positions = torch.arange(LENGTH) * 3 // 2
-    documents = torch.arange(LENGTH) // 90
-    mask = torch.arange(LENGTH).expand(BATCH, -1) >= torch.tensor([[7], [0]])
-    return Visibility(
-        query_positions=positions,
-        key_positions=positions,
-        query_documents=documents,
-        key_documents=documents,
-        key_mask=mask,
-        window=40,
-        sinks=2,
-    )
-
-
-# No length is a multiple of a tile, and all but the decoding need several.
-CONTRACTS = (
-    Contract("causal", precisions=(SINGLE, HALF)),
-    Contract("causal, head size 128", head_dim=128, value_dim=128),
-    Contract("window", visibility=lambda: Visibility(window=70)),
-    Contract(
-        "grouped heads, fewer queries than keys, not causal",
-        heads=4,
-        queries=70,
-        value_dim=40,
-        visibility=lambda: Visibility(is_causal=False),
-    ),
-    Contract("positions, documents, mask, window and sinks", visibility=_scattered),
-    Contract("decode, one query", heads=4, key_heads=1, queries=1, keys=1500),
-    Contract("learned tau", learned="tau"),
-    Contract(
-        "learned tau, explicit positions",
-        learned="tau",
-        visibility=_scattered,
-        precisions=(SINGLE,),
-    ),
-    Contract("learned tables", learned="tables", precisions=(SINGLE,)),
-    Contract(
-        "learned tables, explicit positions",
-        learned="tables",
-        visibility=_scattered,
-        precisions=(SINGLE,),
-    ),
-)
+# Compiler threads; each compiles one kernel.
+MOST_THREADS = 8
+# TF32 has the exponents of float32, and this many bits less.
+_TF32_DROPS = 13
 
 
 @dataclass(frozen=True)
@@ -128,7 +66,8 @@ class Outcome:
         problem: the exception that ended the check, if one did.
         closest: the result that used most of its budget.
         declined: the contracts that the backend does not support.
-        seconds: how long it took, compilation included.
+        seconds: how long the check took, including compilation unless that came before.
+        compile_seconds: how long compilation before the check took.
     """
 
     backend: str
@@ -137,6 +76,24 @@ class Outcome:
     closest: Difference | None = None
     declined: tuple[str, ...] = ()
     seconds: float = 0.0
+    compile_seconds: float = 0.0
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> "Outcome":
+        """The inverse of :meth:`as_json`; raises TypeError or KeyError for anything else."""
+        closest = fields["closest"]
+        return cls(
+            **fields
+            | {
+                "differences": tuple(Difference(**entry) for entry in fields["differences"]),
+                "closest": None if closest is None else Difference(**closest),
+                "declined": tuple(fields["declined"]),
+            }
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """All fields in types that JSON has."""
+        return asdict(self)
 
     @property
     def passed(self) -> bool:
@@ -189,6 +146,27 @@ def check(
     )
 
 
+def compile_kernels(
+    backend: "Backend", device: torch.device | str, contracts: Sequence[Contract] = CONTRACTS
+) -> float:
+    """Run every contract once, several at a time, so that kernels compile in parallel; the seconds.
+
+    What fails here fails again in :func:`check`, which says so.
+    """
+    start, place = perf_counter(), torch.device(device)
+
+    def run(contract: Contract, precision: str) -> None:
+        with suppress(Exception):
+            dtype = _dtype(precision, place)
+            _Problem.draw(contract, place, dtype).results_of(backend)
+
+    with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as threads:
+        for contract in contracts:
+            for precision in contract.precisions:
+                threads.submit(run, contract, precision)
+    return perf_counter() - start
+
+
 def _use_of_budget(difference: Difference) -> float:
     return difference.error / difference.budget if difference.budget else 0.0
 
@@ -198,13 +176,13 @@ def _differences(
 ) -> Iterator[Difference]:
     """The error of every result of a contract; none if declined."""
     for precision in contract.precisions:
-        dtype = torch.float32 if precision == SINGLE else _half_dtype(device)
+        dtype = _dtype(precision, device)
         problem = _Problem.draw(contract, device, dtype)
         if backend.refusal(problem.call(problem.leaves(dtype)), return_lse=True) is not None:
             continue
         exact = problem.results(tiled.attention, torch.float64)
         plain = problem.results(_eager, dtype)
-        given = problem.results(lambda call: backend.attention(call, True), dtype)
+        given = problem.results_of(backend)
         for name, right in exact.items():
             factor = GRADIENT_FACTOR if name.startswith("gradient") else RESULT_FACTOR
             # The result is rounded to its own dtype, and computed in float32.
@@ -216,7 +194,9 @@ def _differences(
             yield Difference(contract.name, _short(dtype), name, error, budget)
 
 
-def _half_dtype(device: torch.device) -> torch.dtype:
+def _dtype(precision: str, device: torch.device) -> torch.dtype:
+    if precision == SINGLE:
+        return torch.float32
     if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         return torch.float16
     return torch.bfloat16
@@ -312,6 +292,10 @@ class _Problem:
         named = {f"gradient of {name}": grad for name, grad in zip(leaves, grads, strict=True)}
         return {"output": out.detach(), "log-sum-exp": lse.detach(), **named}
 
+    def results_of(self, backend: "Backend") -> dict[str, Tensor]:
+        """The results of a backend in the dtype of the problem."""
+        return self.results(lambda call: backend.attention(call, True), self.dtype)
+
     def tau_rounding(self) -> float:
         """Rounding of the sum over all pairs that makes up the gradient of tau.
 
@@ -328,6 +312,8 @@ class _Problem:
         random_walk = terms.square().sum((0, 2, 3)).sqrt().max()
         total = terms.abs().sum((0, 2, 3)).max()
         narrow = torch.finfo(self.dtype).eps
+        if _multiplies_in_tf32(self.inputs["query"]):
+            narrow *= 2**_TF32_DROPS
         return narrow * float(random_walk) + _FLOAT32_EPS * float(total)
 
 
@@ -336,12 +322,35 @@ def _on(device: torch.device, visibility: Visibility) -> Visibility:
     return replace(visibility, **{name: getattr(visibility, name).to(device) for name in names})
 
 
+def _multiplies_in_tf32(tensor: Tensor) -> bool:
+    on_nvidia = tensor.device.type == "cuda" and torch.version.hip is None
+    return on_nvidia and tensor.dtype == torch.float32 and allows_tf32()
+
+
+def _to_tf32(tensor: Tensor) -> Tensor:
+    """Round to the nearest number of TF32."""
+    half = 1 << (_TF32_DROPS - 1)
+    bits = tensor.detach().contiguous().view(torch.int32) + half
+    rounded = (bits & -(1 << _TF32_DROPS)).view(torch.float32)
+    # The gradient passes as if nothing had been rounded.
+    return tensor + (rounded - tensor).detach()
+
+
 def _eager(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Plain attention: output, log-sum-exp, logits and scores.
 
-    As in fused kernels, both sides of a product are in the dtype of the call, everything else is wide.
+    As in fused kernels, both factors of a product are in the dtype of the call, everything else is wide.
     """
     dtype, wide = call.query.dtype, compute_dtype(call.query.dtype)
+    in_tf32 = _multiplies_in_tf32(call.query)
+
+    def factor(tensor: Tensor) -> Tensor:
+        return _to_tf32(tensor) if in_tf32 else tensor.to(dtype).to(wide)
+
+    def round_gradient_of(tensor: Tensor) -> None:
+        if tensor.requires_grad:
+            tensor.register_hook(factor)  # type: ignore[no-untyped-call]
+
     visibility = call.visibility_with_positions()
     distance, visible = visibility.distance.unsqueeze(1), visibility.visible.unsqueeze(1)
     if call.tau is None:
@@ -357,16 +366,14 @@ def _eager(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     if sink is not None:
         gain, bias = torch.where(sink, 1.0, gain), torch.where(sink, 0.0, bias)
     key, value = (t.repeat_interleave(call.group, 1) for t in (call.key, call.value))
-    scores = call.query.to(wide) @ key.to(wide).mT * call.scale
-    if scores.requires_grad:
-        scores.register_hook(  # type: ignore[no-untyped-call]
-            lambda grad: grad.to(dtype).to(wide)
-        )
+    scores = factor(call.query) @ factor(key).mT * call.scale
+    round_gradient_of(scores)
     logits = gain.to(wide) * scores + bias.to(wide)
     hidden = logits.masked_fill(~visible, -torch.inf)
     nothing = ~visible.any(-1, keepdim=True)
     weights = torch.softmax(hidden.masked_fill(nothing, 0), -1).masked_fill(nothing, 0)
     lse = torch.logsumexp(hidden.masked_fill(nothing, 0), -1)
     lse = lse.masked_fill(nothing.squeeze(-1), -torch.inf)
-    out = weights.to(dtype).to(wide) @ value.to(wide)
+    out = factor(weights) @ factor(value)
+    round_gradient_of(out)
     return out.to(dtype), lse, logits, scores

@@ -1,7 +1,8 @@
 """Trust on first use: "auto" relies on some backends only after a self-check on the device.
 
 An outcome counts for one device model, one version of the package, of its sources, of Triton and of
-torch. It is kept for the process, and in the user's cache folder for later ones.
+torch, and one precision of float32 products. It is kept for the process, and in the user's cache folder
+for later ones. Checks on GPUs run in a process of their own.
 """
 
 import hashlib
@@ -15,20 +16,27 @@ from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from time import time
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..files import replace_file
 from ..provenance import device_name, triton_version
-from .numerics import holds_values
-from .self_check import Difference, Outcome, check
+from ._check_apart import check_apart, one_at_a_time
+from .numerics import allows_tf32, holds_values
+from .self_check import Outcome, check
 
 if TYPE_CHECKING:
     from .backends import Backend
 
 FOLDER = "scale-invariant-attention"
+# The types of devices whose checks run in a process of their own.
+APART = ("cuda",)
+# A check that ended without an answer, perhaps out of memory, counts this long: for processes that start
+# together.
+PROBLEM_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,7 @@ class Subject:
     sources: str
     triton_version: str
     torch_version: str
+    float32_precision: str
 
     @classmethod
     def of(cls, backend: "Backend", device: torch.device) -> "Subject":
@@ -52,6 +61,7 @@ class Subject:
             _sources(),
             triton_version() or "none",
             torch.__version__,
+            "tf32" if allows_tf32() else "ieee",
         )
 
 
@@ -84,12 +94,12 @@ class Outcomes:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._by_device: dict[tuple[Backend, torch.device], Outcome] = {}
+        self._by_device: dict[tuple[Backend, torch.device, bool], Outcome] = {}
         self._by_subject: dict[tuple[Backend, Subject], Outcome] = {}
 
     def known(self, backend: "Backend", device: torch.device) -> Outcome | None:
         """An earlier outcome, of this process or of another one; never runs a check."""
-        outcome = self._by_device.get((backend, device))
+        outcome = self._by_device.get((backend, device, allows_tf32()))
         if outcome is not None:
             return outcome
         with self._lock:
@@ -97,11 +107,11 @@ class Outcomes:
 
     def of(self, backend: "Backend", device: torch.device) -> Outcome:
         """An earlier outcome or, if there is none, that of a check now."""
-        outcome = self._by_device.get((backend, device))
+        outcome = self.known(backend, device)
         if outcome is not None:
             return outcome
-        # One thread checks, and the others wait for it.
-        with self._lock:
+        # One thread of one process checks, and the others wait for it.
+        with self._lock, one_at_a_time(cache_folder()):
             outcome = self._look_up(backend, device)
             return self._check(backend, device) if outcome is None else outcome
 
@@ -117,16 +127,17 @@ class Outcomes:
 
     def _check(self, backend: "Backend", device: torch.device) -> Outcome:
         subject = Subject.of(backend, device)
-        outcome = check(backend, device)
-        # What raised may have lacked memory, and may work for the next process.
-        if outcome.problem is None:
-            write_outcome(subject, outcome)
+        if device.type in APART:
+            outcome = check_apart(backend.name, device, asdict(subject))
+        else:
+            outcome = check(backend, device)
+        write_outcome(subject, outcome)
         return self._keep(backend, device, subject, outcome)
 
     def _keep(
         self, backend: "Backend", device: torch.device, subject: Subject, outcome: Outcome
     ) -> Outcome:
-        self._by_device[backend, device] = outcome
+        self._by_device[backend, device, allows_tf32()] = outcome
         self._by_subject[backend, subject] = outcome
         if not outcome.passed:
             warnings.warn(_warning(subject, outcome), RuntimeWarning, stacklevel=2)
@@ -163,7 +174,7 @@ def _warning(subject: Subject, outcome: Outcome) -> str:
     return (
         f'backend {subject.backend!r} failed its self-check on {subject.device}, so "auto" does not '
         f"use it there: {outcome.findings}. Another backend is used instead, which is slower. Please "
-        f"report this with the output of `sia doctor --json`."
+        f"report this with the output of `sia doctor --json`, which checks again."
     )
 
 
@@ -172,44 +183,30 @@ def write_outcome(subject: Subject, outcome: Outcome) -> None:
     path = _path(subject)
     if path is None:
         return
-    text = json.dumps({"subject": asdict(subject), "outcome": asdict(outcome)}, indent=2)
+    document = {"subject": asdict(subject), "outcome": outcome.as_json()}
+    text = json.dumps(document, indent=2)
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, f"{text}\n".encode())
 
 
 def read_outcome(subject: Subject) -> Outcome | None:
-    """The outcome that an earlier process kept; None if there is none or it is damaged."""
+    """The outcome that an earlier process kept; None if there is none, or it is damaged or expired."""
     path = _path(subject)
+    if path is None:
+        return None
     try:
-        document = json.loads(path.read_bytes()) if path is not None else None
-        if document is None or document["subject"] != asdict(subject):
+        document = json.loads(path.read_bytes())
+        if document["subject"] != asdict(subject):
             return None
-        return _outcome(**document["outcome"])
+        outcome = Outcome.from_json(document["outcome"])
+        expired = outcome.problem is not None and time() - path.stat().st_mtime > PROBLEM_SECONDS
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
+    return None if expired else outcome
 
 
 def _path(subject: Subject) -> Path | None:
     folder = cache_folder()
     digest = hashlib.sha256(json.dumps(asdict(subject)).encode()).hexdigest()
     return None if folder is None else folder / f"self-check-{digest[:32]}.json"
-
-
-def _outcome(
-    *,
-    backend: str,
-    differences: list[dict[str, Any]],
-    problem: str | None,
-    closest: dict[str, Any] | None,
-    declined: list[str],
-    seconds: float,
-) -> Outcome:
-    return Outcome(
-        backend,
-        tuple(Difference(**entry) for entry in differences),
-        problem,
-        None if closest is None else Difference(**closest),
-        tuple(declined),
-        seconds,
-    )

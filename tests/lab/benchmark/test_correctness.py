@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from scale_invariant_attention.attention.backends import BACKENDS
-from scale_invariant_attention.attention.self_check import CONTRACTS
+from scale_invariant_attention.attention.check_contracts import CONTRACTS
 from scale_invariant_attention.lab.benchmark import correctness, rivals
 from scale_invariant_attention.lab.benchmark.correctness import FORMS, fault
 from scale_invariant_attention.lab.benchmark.problem import Setting

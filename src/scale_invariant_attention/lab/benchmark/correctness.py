@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ...attention import DistanceAffine
 from ...attention.backends import BACKENDS
-from ...attention.self_check import CONTRACTS, check
+from ...attention.check_contracts import CONTRACTS
+from ...attention.self_check import check
 from .problem import FORWARD, PLAIN, Problem, Setting
 from .rivals import TAU, Attention, Rival, backend, eager
 
