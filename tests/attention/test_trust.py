@@ -207,7 +207,7 @@ def test_an_exception_counts_for_processes_that_start_together_only(install, que
 def test_another_precision_of_products_is_checked_on_its_own(install, query, monkeypatch):
     kernel = install(Kernel())
     assert chosen(query) == "new"
-    monkeypatch.setattr(trust, "allows_tf32", lambda: True)
+    monkeypatch.setattr(trust, "float32_precision", lambda: "tf32")
     kernel.factor = 1.01
     with pytest.warns(RuntimeWarning, match="failed its self-check"):
         assert chosen(query) in ("cpu", "tiled")

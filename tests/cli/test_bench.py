@@ -12,6 +12,7 @@ from scale_invariant_attention.attention import self_check
 from scale_invariant_attention.cli import app
 from scale_invariant_attention.lab.benchmark import comparisons, grid, models, rivals
 from scale_invariant_attention.lab.benchmark.bounds import Bounds
+from scale_invariant_attention.lab.benchmark.problem import PASSES
 from scale_invariant_attention.lab.benchmark.records import ModelTiming, Ratio, Timing, read_records
 from scale_invariant_attention.model import GPTConfig
 
@@ -300,8 +301,37 @@ def test_elsewhere_a_wrong_rival_is_left_out_and_reported(output, monkeypatch):
     options = ("--rivals", "eager", "--passes", "forward", "--report", str(report))
     done = run(output, *HALF, *options)
     assert done.exit_code == 0
-    assert "without eager is wrong (200 queries): output errs by" in done.output
+    assert "without eager is wrong (forward): output errs by" in done.output
     assert "- without eager is wrong" in report.read_text()
+    assert [row.rival for row in read_records(output, Timing)[1]] == ["sdpa"]
+
+
+def test_a_rival_that_fails_in_one_pass_takes_part_in_the_others(output, monkeypatch):
+    def without_backward(query, key, value):
+        if query.requires_grad:
+            raise NotImplementedError("no backward today")
+        return rivals.eager(query, key, value)
+
+    contenders = rivals.contenders()
+    contenders["eager"] = replace(contenders["eager"], attention=without_backward)
+    monkeypatch.setattr(rivals, "contenders", lambda device="cpu": contenders)
+    report = output.with_name("report.md")
+    assert run(output, *HALF, "--rivals", "eager", "--report", str(report)).exit_code == 0
+    said = "- without eager raises NotImplementedError (forward+backward): no backward today"
+    assert said in report.read_text()
+    rows = read_records(output, Timing)[1]
+    assert {row.pass_name for row in rows if row.rival == "sdpa"} == set(PASSES)
+    assert {row.pass_name for row in rows if row.rival == "eager"} == {"forward", "decode"}
+
+
+def test_a_backend_that_failed_its_self_check_is_not_timed(output, monkeypatch):
+    found = self_check.Difference("window", "float32", "output", 0.5, 1e-6)
+    outcomes = {"tiled": self_check.Outcome("tiled", differences=(found,))}
+    monkeypatch.setattr("scale_invariant_attention.attention.run_self_checks", lambda _: outcomes)
+    report = output.with_name("report.md")
+    options = ("--rivals", "tiled", "--passes", "decode", "--report", str(report))
+    assert run(output, *HALF, *options).exit_code == 0
+    assert "- without tiled: it failed its self-check" in report.read_text()
     assert [row.rival for row in read_records(output, Timing)[1]] == ["sdpa"]
 
 
@@ -316,7 +346,10 @@ def test_self_checks_stand_in_the_report(output, monkeypatch):
     options = ("--rivals", "eager", "--passes", "decode", "--report", str(report))
     assert run(output, *HALF, *options).exit_code == 0
     text = report.read_text()
-    assert "| good | passed | 1.2 | window, float32: output errs by 0.5, allowed is 1e-06 |" in text
+    assert (
+        "| good | passed | 0.0 | 1.2 | window, float32: output errs by 0.5, allowed is 1e-06 |"
+        in text
+    )
     assert "| bad | **FAILED**: window, float32: output errs by 0.5" in text
 
 

@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from scale_invariant_attention.attention import cpu_library, reference, self_check, tiled, trust
 from scale_invariant_attention.attention.backends import BACKENDS, Backend
+from scale_invariant_attention.attention.check_contracts import CONTRACTS
 from scale_invariant_attention.cli import app
 from scale_invariant_attention.lab import doctor as check_up
 
@@ -155,7 +156,7 @@ def test_a_gpu_is_described(monkeypatch):
 @pytest.fixture
 def new_kernel(monkeypatch, tmp_path):
     """A function that registers a backend which needs a self-check, of two contracts."""
-    run, short = self_check.check, (self_check.CONTRACTS[0], self_check.CONTRACTS[2])
+    run, short = self_check.check, (CONTRACTS[0], CONTRACTS[2])
     monkeypatch.setattr(trust, "check", lambda *where: run(*where, short))
     monkeypatch.setattr(trust, "OUTCOMES", trust.Outcomes())
     monkeypatch.setattr(trust, "cache_folder", lambda: tmp_path)
@@ -184,6 +185,7 @@ def test_self_checks_run_fresh_and_are_recorded(new_kernel, tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
     (outcome,) = json.loads(doctor("--json").output)["self_checks"]
     assert (outcome["device"], outcome["backend"], outcome["passed"]) == ("cpu", "new", True)
+    assert outcome["float32_precision"] == "ieee"
 
 
 def without_window(call, _):

@@ -170,6 +170,12 @@ class Compiled:
 
 
 def compiled(launch: Launch, target: str) -> Compiled:
+    """Compile a launch for a target, and take the binary apart."""
+    binary = binary_of(launch, target)
+    return _amd(binary) if TARGETS[target][0].backend == "hip" else _nvidia(binary)
+
+
+def binary_of(launch: Launch, target: str):
     """Compile a launch for a target."""
     kernel, arguments = launch.kernel, launch.arguments
     options = {n: arguments[n] for n in ("num_warps", "num_stages") if n in arguments}
@@ -185,11 +191,7 @@ def compiled(launch: Launch, target: str) -> Compiled:
         else:
             signature[parameter.name] = "fp32" if isinstance(value, float) else "i32"
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
-    gpu, _ = TARGETS[target]
-    binary = triton.compile(source, target=gpu, options=options)
-    if gpu.backend == "hip":
-        return _amd(binary)
-    return _nvidia(binary)
+    return triton.compile(source, target=TARGETS[target][0], options=options)
 
 
 def _amd(binary) -> Compiled:

@@ -12,8 +12,9 @@ from scale_invariant_attention.attention import Visibility
 from scale_invariant_attention.attention.backends import BACKENDS, Backend
 from scale_invariant_attention.attention.contract import AttentionCall
 
-# Backends that support every contract, in float32 at least.
+# Backends that support every contract, in float32 at least; and the others that a GPU has.
 WHOLE = ("triton", "tiled")
+PARTLY = ("flex", "flex_flash")
 ON = " on "
 
 
@@ -24,15 +25,15 @@ def install(device: str) -> None:
             f"torch {torch.__version__} finds no GPU here, so nothing was tested. On a machine with "
             "a GPU, install a build of torch for it; docs/gpu.md says how"
         )
-    for name in WHOLE:
+    for name in (*WHOLE, *PARTLY):
         if BACKENDS[name].unavailable_reason(torch.device(device)) is None:
             backend = moved(BACKENDS[name], torch.device(device))
             BACKENDS[backend.name] = backend
 
 
 def installed() -> list[str]:
-    """The names of the registered backends."""
-    return [name for name in BACKENDS if ON in name]
+    """The names of the registered backends that support every contract."""
+    return [name for name in BACKENDS if ON in name and name.partition(ON)[0] in WHOLE]
 
 
 def moved(backend: Backend, device: torch.device) -> Backend:
@@ -53,7 +54,7 @@ def moved(backend: Backend, device: torch.device) -> Backend:
     return Backend(
         f"{backend.name}{ON}{device}",
         attention,
-        unsupported_reason=backend.unsupported_reason,
+        unsupported_reason=lambda call, lse: backend.unsupported_reason(there(call), lse),
     )
 
 

@@ -18,7 +18,8 @@ SINGLE, HALF = "float32", "half"
 class Contract:
     """One kind of call. `learned` is "tau" or "tables" if these get gradients too.
 
-    Kernels differ by precision, and each is compiled at the first check: most contracts run in one.
+    Kernels differ by precision, and each is compiled at the first check: most contracts run in one, and
+    share kernels with others.
     """
 
     name: str
@@ -71,12 +72,7 @@ CONTRACTS = (
     ),
     Contract("decode, one query", heads=4, key_heads=1, queries=1, keys=1500),
     Contract("learned tau", learned="tau"),
-    Contract(
-        "learned tau, explicit positions",
-        learned="tau",
-        visibility=_scattered,
-        precisions=(SINGLE,),
-    ),
+    Contract("learned tau, explicit positions", learned="tau", visibility=_scattered),
     Contract("learned tables", learned="tables", precisions=(SINGLE,)),
     Contract(
         "learned tables, explicit positions",

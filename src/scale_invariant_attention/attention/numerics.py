@@ -22,6 +22,11 @@ def allows_tf32() -> bool:
     return bool(torch._C._get_fp32_precision_getter("cuda", "matmul") == "tf32")
 
 
+def float32_precision() -> str:
+    """How float32 is multiplied on NVIDIA GPUs: "tf32" or "ieee"."""
+    return "tf32" if allows_tf32() else "ieee"
+
+
 def finite_part(tensor: Tensor) -> Tensor:
     """`tensor` with zeros for NaN and infinities; the tensor itself if it has none."""
     if surely_finite(tensor):

@@ -25,7 +25,7 @@ from torch import Tensor
 from ..files import replace_file
 from ..provenance import device_name, triton_version
 from ._check_apart import check_apart, one_at_a_time
-from .numerics import allows_tf32, holds_values
+from .numerics import float32_precision, holds_values
 from .self_check import Outcome, check
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Subject:
             _sources(),
             triton_version() or "none",
             torch.__version__,
-            "tf32" if allows_tf32() else "ieee",
+            float32_precision(),
         )
 
 
@@ -94,12 +94,12 @@ class Outcomes:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._by_device: dict[tuple[Backend, torch.device, bool], Outcome] = {}
+        self._by_device: dict[tuple[Backend, torch.device, str], Outcome] = {}
         self._by_subject: dict[tuple[Backend, Subject], Outcome] = {}
 
     def known(self, backend: "Backend", device: torch.device) -> Outcome | None:
         """An earlier outcome, of this process or of another one; never runs a check."""
-        outcome = self._by_device.get((backend, device, allows_tf32()))
+        outcome = self._by_device.get((backend, device, float32_precision()))
         if outcome is not None:
             return outcome
         with self._lock:
@@ -137,7 +137,7 @@ class Outcomes:
     def _keep(
         self, backend: "Backend", device: torch.device, subject: Subject, outcome: Outcome
     ) -> Outcome:
-        self._by_device[backend, device, allows_tf32()] = outcome
+        self._by_device[backend, device, subject.float32_precision] = outcome
         self._by_subject[backend, subject] = outcome
         if not outcome.passed:
             warnings.warn(_warning(subject, outcome), RuntimeWarning, stacklevel=2)

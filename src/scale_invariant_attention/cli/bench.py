@@ -112,7 +112,8 @@ def bench(
     """Measure time and memory of attention, rivals taking turns; write medians and quartiles as CSV.
 
     Lists are separated by commas. A rival that is wrong is never timed: on CPUs in float32 the command
-    then exits with 1 before measuring anything, otherwise it goes without that rival and reports it.
+    then exits with 1 before measuring anything, otherwise it goes without that rival in the passes where
+    it is wrong, and reports it.
     """
     if context.invoked_subcommand is not None:
         _refuse_options_before(context)
@@ -140,12 +141,16 @@ def bench(
         earlier = grid.read_resumable(output, origin) if resume and output.exists() else None
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    outcomes = run_self_checks(device)
-    left_out: list[str] = []
+    outcomes, left_out = run_self_checks(device), list[str]()
+    faults: dict[tuple[str, str], str] = {}
     if setting == PLAIN:
         _refuse_wrong(chosen)
     else:
-        chosen, left_out = _without_wrong(chosen, setting)
+        distrusted = [name for name, outcome in outcomes.items() if not outcome.passed]
+        chosen = [rival for rival in chosen if rival.name not in distrusted]
+        faults = _faults(chosen, setting, sorted({problem.pass_name for problem in problems}))
+        left_out += [f"without {name}: it failed its self-check" for name in distrusted]
+        left_out += [f"without {found}" for found in faults.values()]
     bounds = Bounds.of_gpu(on, setting.dtype) if setting.is_cuda else Bounds.measure()
     origin, rows = earlier or (origin | bounds.record(), [])
     page, bounds = _page(origin), Bounds.from_record(origin)
@@ -158,6 +163,8 @@ def bench(
             continue
         taking_part = []
         for rival in chosen:
+            if (rival.name, problem.pass_name) in faults:
+                continue
             limit = extent.slowest if slowest is None else slowest
             reason = grid.skipped_reason(problem, rival, memory_limit * 2**30, limit)
             if reason is None:
@@ -338,19 +345,23 @@ def _setting(device: str, dtype: str | None) -> "tuple[Setting, torch.device]":
     return Setting(device, dtype), torch.device(device)
 
 
-def _without_wrong(
-    rivals: "Sequence[Rival]", setting: "Setting"
-) -> "tuple[list[Rival], list[str]]":
-    """The rivals that are right, and what is wrong with the others; the baseline must be right."""
-    from ..lab.benchmark.correctness import fault
+def _faults(
+    rivals: "Sequence[Rival]", setting: "Setting", passes: Sequence[str]
+) -> dict[tuple[str, str], str]:
+    """Wrong results by rival and pass, which then goes without it; the baseline must be right."""
+    from ..lab.benchmark.correctness import faults_by_pass
+    from ..lab.benchmark.rivals import BASELINE
 
-    faults = {rival.name: fault(rival, setting) for rival in rivals}
-    baseline, *_ = rivals
-    if faults[baseline.name] is not None:
-        typer.echo(f"{faults[baseline.name]}\nNothing was measured.", err=True)
+    found = {
+        (rival.name, pass_name): fault
+        for rival in rivals
+        for pass_name, fault in faults_by_pass(rival, setting, passes).items()
+    }
+    of_baseline = [fault for (name, _), fault in found.items() if name == BASELINE]
+    if of_baseline:
+        typer.echo("\n".join([*of_baseline, "Nothing was measured."]), err=True)
         raise typer.Exit(1)
-    right = [rival for rival in rivals if faults[rival.name] is None]
-    return right, [f"without {found}" for found in faults.values() if found is not None]
+    return found
 
 
 def _page(origin: dict[str, str]) -> Page:

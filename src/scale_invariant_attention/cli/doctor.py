@@ -78,15 +78,21 @@ def _print(machine: "Machine", checks: "Iterable[Check]", thorough: "Sequence[Se
             'Self-check, forward and backward: "auto" relies on a backend only if it passes'
         )
         page.table(
-            ("device", "backend", "seconds", "outcome"),
+            ("device", "backend", "float32 products", "seconds", "outcome"),
             [
-                (it.device, it.outcome.backend, f"{it.outcome.seconds:.1f}", _outcome(it))
+                (it.device, it.outcome.backend, it.float32_precision, _seconds(it), _outcome(it))
                 for it in thorough
             ],
         )
     for it in thorough:
         for difference in it.outcome.differences:
             page.line(f"{it.outcome.backend}: {difference}")
+
+
+def _seconds(check: "SelfCheck") -> str:
+    outcome = check.outcome
+    compiling = f", compiling {outcome.compile_seconds:.1f}" if outcome.compile_seconds else ""
+    return f"{outcome.seconds:.1f}{compiling}"
 
 
 def _outcome(check: "SelfCheck") -> str:

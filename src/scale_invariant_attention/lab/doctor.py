@@ -4,7 +4,7 @@ import math
 import os
 import platform
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from ..attention import (
     scale_invariant_attention,
     unavailable_backends,
 )
+from ..attention.numerics import float32_precision
 from ..attention.self_check import Outcome
 from ..provenance import cpu_information, triton_version
 from ..theory import ScaleInvariantTransform
@@ -165,16 +166,23 @@ def check_backends(device: str, *, compiled: bool = False) -> list[Check]:
 
 @dataclass(frozen=True)
 class SelfCheck:
-    """The self-check of a backend that "auto" relies on only if it passes."""
+    """The self-check of a backend that "auto" relies on only if it passes.
+
+    It counts for one precision of float32 products, "ieee" or "tf32", as torch is set.
+    """
 
     device: str
     outcome: Outcome
+    float32_precision: str
 
     def as_json(self) -> dict[str, Any]:
         """The outcome in the types of JSON, which has no NaN and no infinity."""
-        flat = _json({"device": self.device, **asdict(self.outcome)})
+        flat = _json({"device": self.device, **self.outcome.as_json()})
         assert isinstance(flat, dict)
-        return flat | {"passed": self.outcome.passed}
+        return flat | {
+            "float32_precision": self.float32_precision,
+            "passed": self.outcome.passed,
+        }
 
 
 def self_checks(device: str) -> list[SelfCheck]:
@@ -187,7 +195,8 @@ def self_checks(device: str) -> list[SelfCheck]:
         # The outcome is the report.
         warnings.simplefilter("ignore", RuntimeWarning)
         outcomes = run_self_checks(device, fresh=True)
-    return [SelfCheck(device, outcome) for outcome in outcomes.values()]
+    precision = float32_precision()
+    return [SelfCheck(device, outcome, precision) for outcome in outcomes.values()]
 
 
 def _json(value: object) -> object:

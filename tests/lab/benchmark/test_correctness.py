@@ -8,11 +8,9 @@ from types import ModuleType
 import pytest
 import torch
 
-from scale_invariant_attention.attention.backends import BACKENDS
-from scale_invariant_attention.attention.check_contracts import CONTRACTS
-from scale_invariant_attention.lab.benchmark import correctness, rivals
-from scale_invariant_attention.lab.benchmark.correctness import FORMS, fault
-from scale_invariant_attention.lab.benchmark.problem import Setting
+from scale_invariant_attention.lab.benchmark import rivals
+from scale_invariant_attention.lab.benchmark.correctness import FORMS, fault, faults_by_pass
+from scale_invariant_attention.lab.benchmark.problem import PASSES, Setting
 from scale_invariant_attention.lab.benchmark.rivals import contenders, rival_named
 
 
@@ -114,7 +112,7 @@ HALF = Setting(dtype_name="bfloat16")
 
 @pytest.mark.parametrize("name", ["sdpa", "eager", "tiled"])
 def test_right_rivals_are_right_in_half_precision(name):
-    assert fault(rival_named(name), HALF) is None
+    assert faults_by_pass(rival_named(name), HALF) == {}
 
 
 def decoding_as_the_first_query(query, key, value):
@@ -129,23 +127,25 @@ def without_half_precision(query, key, value):
     raise RuntimeError("expected float32")
 
 
+def half_a_gradient(query, key, value):
+    if value.requires_grad:
+        value = value.detach() + (value - value.detach()) / 2
+    return rival_named("sdpa").attention(query, key, value)
+
+
 @pytest.mark.parametrize(
     ("attention", "said"),
     [
-        (decoding_as_the_first_query, r"sdpa is wrong \(1 queries\): output errs by"),
-        (one_key_more, r"sdpa is wrong \(200 queries\): output errs by"),
-        (without_half_precision, r"sdpa raises RuntimeError \(200 queries\): expected float32"),
+        (decoding_as_the_first_query, {"decode": "is wrong (decode): output errs by"}),
+        (one_key_more, dict.fromkeys(PASSES[:2], "is wrong (forward")),
+        (without_half_precision, dict.fromkeys(PASSES, "raises RuntimeError (")),
+        (half_a_gradient, {"forward+backward": "is wrong (forward+backward): value gradient errs"}),
     ],
 )
-def test_wrong_rivals_are_found_in_half_precision(attention, said):
-    assert re.match(said, fault(replace(rival_named("sdpa"), attention=attention), HALF))
-
-
-def test_a_backend_goes_through_its_self_check(monkeypatch):
-    assert set(correctness.TIMED) <= {contract.name for contract in CONTRACTS}
-    broken = replace(BACKENDS["tiled"], attention=lambda call, _: (_ for _ in ()).throw(ValueError))
-    monkeypatch.setitem(BACKENDS, "tiled", broken)
-    assert fault(rival_named("tiled"), HALF) == "tiled is wrong (causal: ValueError: )"
+def test_wrong_rivals_are_found_in_the_passes_where_they_are_wrong(attention, said):
+    found = faults_by_pass(replace(rival_named("sdpa"), attention=attention), HALF)
+    assert set(found) == set(said)
+    assert all(found[name].startswith(f"sdpa {said[name]}") for name in said)
 
 
 def test_rivals_of_a_gpu(monkeypatch):

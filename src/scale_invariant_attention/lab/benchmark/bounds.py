@@ -27,9 +27,9 @@ class DataSheet(NamedTuple):
         return 1e3 * self.teraflops
 
 
-# By the names that torch reports.
+# By the names that torch reports. Published figures, compared with at least one other source; those for
+# sparse matrices, which some data sheets give alone, are halved. Any other GPU is measured.
 DATA_SHEETS = {
-    "NVIDIA A10": DataSheet(125, 600),
     "NVIDIA A100-PCIE-40GB": DataSheet(312, 1555),
     "NVIDIA A100-SXM4-40GB": DataSheet(312, 1555),
     "NVIDIA A100 80GB PCIe": DataSheet(312, 1935),
@@ -41,7 +41,6 @@ DATA_SHEETS = {
     "NVIDIA L4": DataSheet(121, 300),
     "NVIDIA L40S": DataSheet(362, 864),
     "NVIDIA RTX A6000": DataSheet(155, 768),
-    "NVIDIA GeForce RTX 3090": DataSheet(71, 936),
     "NVIDIA GeForce RTX 4090": DataSheet(165, 1008),
     "AMD Instinct MI300X": DataSheet(1307, 5300),
 }

@@ -1,7 +1,8 @@
 """Whether rivals are right: each is compared with the float64 reference before it is timed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import sqrt
 from typing import Any
 
@@ -9,18 +10,15 @@ import torch
 from torch import Tensor
 
 from ...attention import DistanceAffine
-from ...attention.backends import BACKENDS
-from ...attention.check_contracts import CONTRACTS
-from ...attention.self_check import check
-from .problem import FORWARD, PLAIN, Problem, Setting
+from .problem import FORWARD_AND_BACKWARD, PASSES, Inputs, Problem, Setting
 from .rivals import TAU, Attention, Rival, backend, eager
 
 # No size is a multiple of a tile or of a vector.
 BATCH, HEADS, LENGTH, HEAD_DIM = 2, 4, 111, 60
 # Kernels for GPUs have sizes that they do not take.
 HALF_LENGTH, HALF_HEAD_DIM = 200, 64
-# The contracts of the self-check that are timed here: FlexAttention compiles for each of them.
-TIMED = ("causal", "causal, head size 128", "decode, one query")
+# The multiple of the eager error that a gradient may have.
+GRADIENT_FACTOR = 3
 
 
 @dataclass(frozen=True)
@@ -48,18 +46,26 @@ FORMS = (
 )
 
 
-def fault(rival: Rival, setting: Setting = PLAIN) -> str | None:
-    """Description of a rival's wrong results; None if all are right.
+def fault(rival: Rival) -> str | None:
+    """Description of a rival's wrong results on CPUs in float32; None if all are right.
 
     Its error may be at most twice that of the reference in float32, plus rounding. A rival that does not
-    transform is compared with gain 1 and bias 0. A rival may decline all forms but the plain ones. On
-    GPUs and in half precision a backend goes through a part of its self-check instead, and the error of
-    the others may be at most twice that of eager code in the same dtype.
+    transform is compared with gain 1 and bias 0. A rival may decline all forms but the plain ones.
     """
-    if setting != PLAIN:
-        return _fault_in(rival, setting)
     forms = (form for form in FORMS if form.plain or rival.whole_contract)
     return next((found for form in forms if (found := _fault(rival, form))), None)
+
+
+def faults_by_pass(
+    rival: Rival, setting: Setting, passes: Sequence[str] = PASSES
+) -> dict[str, str]:
+    """Descriptions of a rival's wrong results on GPUs or in half precision, by the pass they spoil.
+
+    The error may be at most twice that of eager code in the same dtype, in gradients three times, plus
+    rounding. A rival that fails in one pass may be right in the others: some kernels have no backward.
+    """
+    found = {name: _fault_in_pass(rival, setting, name) for name in passes}
+    return {name: fault for name, fault in found.items() if fault is not None}
 
 
 def _fault(rival: Rival, form: Form) -> str | None:
@@ -88,25 +94,29 @@ def _fault(rival: Rival, form: Form) -> str | None:
     return None
 
 
-def _fault_in(rival: Rival, setting: Setting) -> str | None:
-    if rival.whole_contract:
-        timed = [contract for contract in CONTRACTS if contract.name in TIMED]
-        outcome = check(BACKENDS[rival.name], setting.device, timed)
-        return None if outcome.passed else f"{rival.name} is wrong ({outcome.findings})"
-    for queries in (HALF_LENGTH, 1):
-        problem = Problem(HEADS, HALF_HEAD_DIM, HALF_LENGTH, FORWARD, BATCH, setting)
-        query, key, value, _ = problem.inputs()
-        tensors = (query[:, :, -queries:], key, value)
-        exact = _plain(*(t.double() for t in tensors), transforms=rival.transforms)
-        allowed = 2 * (_plain(*tensors, transforms=rival.transforms) - exact).abs().max()
-        allowed = allowed + 2 * torch.finfo(setting.dtype).eps * exact.abs().max()
-        try:
-            error = (rival.attention(*tensors) - exact).abs().max()
-        except Exception as raised:
-            return f"{rival.name} raises {type(raised).__name__} ({queries} queries): {raised}"
+def _fault_in_pass(rival: Rival, setting: Setting, pass_name: str) -> str | None:
+    if pass_name == FORWARD_AND_BACKWARD and not rival.trains:
+        return None  # it takes no part
+    problem = Problem(HEADS, HALF_HEAD_DIM, HALF_LENGTH, pass_name, BATCH, setting)
+    inputs = problem.inputs()
+    plain = partial(_plain, transforms=rival.transforms)
+    exact = problem.run(plain, Inputs(*(tensor.double() for tensor in inputs)))()
+    usual = problem.run(plain, inputs)()
+    try:
+        given = problem.run(rival.attention, inputs)()
+    except Exception as raised:
+        first, *_ = str(raised).splitlines() or [""]
+        return f"{rival.name} raises {type(raised).__name__} ({pass_name}): {first}"
+    names = ("output", "query gradient", "key gradient", "value gradient")
+    for name, right, eager_result, result in zip(names, exact, usual, given, strict=False):
+        factor = 2 if name == "output" else GRADIENT_FACTOR
+        rounding = 2 * torch.finfo(setting.dtype).eps * right.abs().max()
+        allowed = factor * (eager_result - right).abs().max() + rounding
+        error = (result - right).abs().max()
+        # Written so that NaN is a fault.
         if not error <= allowed:
-            found = f"output errs by {error:.2g}, allowed is {allowed:.2g}"
-            return f"{rival.name} is wrong ({queries} queries): {found}"
+            wrong = f"{name} errs by {error:.2g}, allowed is {allowed:.2g}"
+            return f"{rival.name} is wrong ({pass_name}): {wrong}"
     return None
 
 
