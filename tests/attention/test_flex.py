@@ -7,8 +7,11 @@ import torch
 from error_budgets import Judge, Results
 from random_contracts import Contract
 from torch._dynamo.utils import counters
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import scale_invariant_attention as sia
+from scale_invariant_attention.attention import Visibility, flex
+from scale_invariant_attention.attention.contract import checked_call
 
 pytestmark = pytest.mark.skipif(
     "flex" not in sia.available_backends("cpu"),
@@ -192,3 +195,15 @@ def test_inside_a_compiled_function():
     query, key, value = torch.randn(3, 1, 4, 200, 16).unbind()
     expected = sia.scale_invariant_attention(query, key, value, backend="reference") * 2
     torch.testing.assert_close(attend(query, key, value), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("size", "value_size"), [(8, 64), (64, 15)])
+def test_on_gpus_small_heads_are_declined(size, value_size):
+    """torch refuses them when it compiles; "auto" must know before."""
+    with FakeTensorMode():
+        query = torch.empty(1, 2, 8, size, device="cuda")
+        value = torch.empty(1, 2, 8, value_size, device="cuda")
+        tensors, seen = (query, query, value), Visibility()
+        call = checked_call(*tensors, affine=None, tau=10.0, visibility=seen, scale=None)
+        small = min(size, value_size)
+        assert f"head sizes from 16, not {small}" in flex.unsupported_reason(call, False)

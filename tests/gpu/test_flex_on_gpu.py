@@ -1,4 +1,4 @@
-"""FlexAttention on a GPU, which "auto" takes if the self-check of Triton fails: random contracts, models.
+"""FlexAttention on a GPU, which "auto" takes if Triton fails its self-check: contracts and models.
 
 It declines some contracts, and compiles for the others one by one: there are fewer than elsewhere.
 """
@@ -17,18 +17,19 @@ from scale_invariant_attention.attention.backends import BACKENDS
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 CONTRACTS = 24
-# flex_flash takes about one contract of fifty.
 MOST_DRAWN = 3000
+# The head sizes that FlashAttention-4 has on every GPU.
+FLASH_HEADS = (64, 128)
 
 
 def with_fixed_affine(contract):
     """The same contract without gradients of tau and tables, which FlexAttention does not have."""
-    learned = dict(contract.learned)
-    fixed = {"tau": float(learned["tau"])} if "tau" in learned and learned["tau"].ndim == 0 else {}
+    learned, fixed = contract.learned, {}
     if "gain" in learned:
-        fixed = {"affine": DistanceAffine(learned["gain"], learned["bias"])}
-    elif "tau" in learned and not fixed:
-        fixed = {"tau": learned["tau"]}
+        fixed["affine"] = DistanceAffine(learned["gain"], learned["bias"])
+    elif "tau" in learned:
+        tau = learned["tau"]
+        fixed["tau"] = tau if tau.ndim else float(tau)
     return replace(contract, learned={}, settings=contract.settings | fixed)
 
 
@@ -46,6 +47,9 @@ def test_random_contracts(gpu, backend):
     taken, violations = 0, []
     for seed in range(MOST_DRAWN):
         contract = with_fixed_affine(draw(seed, DTYPES, long_ones=False))
+        sizes = {contract.query.shape[3], contract.value.shape[3]}
+        if backend.startswith("flex_flash") and (len(sizes) > 1 or not sizes <= {*FLASH_HEADS}):
+            continue
         try:
             results = run(contract, public_call(backend))
         except NotImplementedError:

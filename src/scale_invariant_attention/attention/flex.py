@@ -31,6 +31,10 @@ def unavailable_reason(device: torch.device) -> str | None:
     return None
 
 
+# Products of tensor cores have at least this many terms.
+SMALLEST_GPU_HEAD = 16
+
+
 def unsupported_reason(call: AttentionCall, return_lse: bool) -> str | None:
     """Why FlexAttention does not support a call."""
     if call.affine_requires_grad:
@@ -42,6 +46,9 @@ def unsupported_reason(call: AttentionCall, return_lse: bool) -> str | None:
             return "FlexAttention has no backward on CPUs; use 'tiled', or torch.no_grad()"
         if return_lse:
             return "FlexAttention has no log-sum-exp on CPUs; use 'tiled'"
+    smallest = min(call.query.shape[3], call.value.shape[3])
+    if call.query.device.type == "cuda" and smallest < SMALLEST_GPU_HEAD:
+        return f"its kernels for GPUs take head sizes from {SMALLEST_GPU_HEAD}, not {smallest}; use 'tiled'"
     return None
 
 
