@@ -213,3 +213,13 @@ def test_some_tiles_on_the_path_of_lists_need_no_mask():
             assert full.any()
             assert (some & ~full).any()
             assert not some.all()
+
+
+def test_few_kernels_are_compiled():
+    """Each takes seconds at the first check; contracts share them."""
+    pytest.importorskip("triton")
+    from self_check_kernels import kernels
+
+    found = kernels("sm_80")
+    assert {name for name, _ in found} >= {"forward", "key_gradients", "query_gradients", "split"}
+    assert len(found) <= 36

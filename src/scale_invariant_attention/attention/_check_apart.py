@@ -31,7 +31,7 @@ def check_apart(
 ) -> Outcome:
     """The outcome of a check in another process, which must be about `subject`."""
     seconds = TIMEOUT_SECONDS if seconds is None else seconds
-    if device.type == "cuda" and device.index is None:
+    if str(device) == "cuda":
         device = torch.device("cuda", torch.cuda.current_device())
     # The same modules as here, wherever they were found, and none of the current folder.
     environment = os.environ | {

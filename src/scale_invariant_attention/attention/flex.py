@@ -48,7 +48,7 @@ def unsupported_reason(call: AttentionCall, return_lse: bool) -> str | None:
             return "FlexAttention has no log-sum-exp on CPUs; use 'tiled'"
     smallest = min(call.query.shape[3], call.value.shape[3])
     if call.query.device.type == "cuda" and smallest < SMALLEST_GPU_HEAD:
-        return f"its kernels for GPUs take head sizes from {SMALLEST_GPU_HEAD}, not {smallest}; use 'tiled'"
+        return f"on GPUs it takes head sizes from {SMALLEST_GPU_HEAD}, not {smallest}; use 'tiled'"
     return None
 
 
