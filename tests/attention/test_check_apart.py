@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import scale_invariant_attention as sia
-from scale_invariant_attention.attention import _check_apart, backends, self_check, trust
+from scale_invariant_attention.attention import backends, self_check, trust
 
 CPU = torch.device("cpu")
 
@@ -21,7 +21,7 @@ def pretend(monkeypatch, tmp_path):
     monkeypatch.setattr(trust, "APART", ("cpu",))
     monkeypatch.setattr(trust, "OUTCOMES", trust.Outcomes())
     monkeypatch.setattr(trust, "cache_folder", lambda: tmp_path / "cache")
-    monkeypatch.setattr(_check_apart, "MODULE", "pretended_check")
+    monkeypatch.setattr(trust, "PROGRAM", "import pretended_check; pretended_check.main()")
     tiled = replace(backends.BACKENDS["tiled"], auto_on=("cpu",), needs_self_check=True)
     first = {"tiled": tiled}
     others = {name: it for name, it in backends.BACKENDS.items() if name != "tiled"}
@@ -79,7 +79,7 @@ def test_a_process_that_dies_is_survived_with_a_warning(pretend, query, how, sai
 
 
 def test_a_process_that_hangs_is_ended(pretend, query, monkeypatch):
-    monkeypatch.setattr(_check_apart, "TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr(trust, "TIMEOUT_SECONDS", 1.0)
     pretend("hangs")
     with pytest.warns(RuntimeWarning, match="had not ended after 1 s"):
         assert chosen(query) != "tiled"
@@ -118,10 +118,10 @@ def test_of_processes_that_start_together_one_checks(pretend, how, trusted):
 
 def test_a_lock_that_is_never_released_delays_but_does_not_stop(tmp_path):
     reached = threading.Event()
-    with _check_apart.one_at_a_time(tmp_path, 1.0):
+    with trust.one_at_a_time(tmp_path, 1.0):
 
         def wait():
-            with _check_apart.one_at_a_time(tmp_path, 0.3):
+            with trust.one_at_a_time(tmp_path, 0.3):
                 reached.set()
 
         threading.Thread(target=wait).start()
@@ -132,7 +132,7 @@ def test_the_real_process_checks_under_the_given_precision(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     backend = backends.BACKENDS["tiled"]
     subject = asdict(trust.Subject.of(backend, CPU)) | {"float32_precision": "tf32"}
-    outcome = _check_apart.check_apart("tiled", CPU, subject, seconds=3000)
+    outcome = trust.check_apart("tiled", CPU, subject, seconds=3000)
     assert outcome.passed, outcome.findings
     assert outcome.compile_seconds > 0
     assert outcome.closest is not None

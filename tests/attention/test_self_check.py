@@ -6,10 +6,9 @@ import pytest
 import torch
 from backend_names import needs_kernels
 
-from scale_invariant_attention.attention import reference, self_check, tiled
+from scale_invariant_attention.attention import numerics, reference, self_check, tiled
 from scale_invariant_attention.attention.backends import BACKENDS, Backend
-from scale_invariant_attention.attention.check_contracts import CONTRACTS, HALF, SINGLE
-from scale_invariant_attention.attention.self_check import check
+from scale_invariant_attention.attention.self_check import CONTRACTS, HALF, SINGLE, check
 from scale_invariant_attention.attention.visibility import BlockMap
 
 BY_NAME = {contract.name: contract for contract in CONTRACTS}
@@ -178,7 +177,7 @@ def test_contracts_cover_what_users_call():
 
 def test_tf32_keeps_ten_bits():
     numbers = torch.randn(1000)
-    rounded = self_check._to_tf32(numbers)
+    rounded = numerics.round_to_tf32(numbers)
     assert (rounded.view(torch.int32) & 0x1FFF == 0).all()
     assert ((rounded - numbers).abs() <= 2**-11 * numbers.abs()).all()
     assert not torch.equal(rounded, numbers)
@@ -186,7 +185,7 @@ def test_tf32_keeps_ten_bits():
 
 def products_in_tf32(call, _):
     tensors = {name: getattr(call, name) for name in ("query", "key", "value")}
-    rounded = {name: self_check._to_tf32(tensor) for name, tensor in tensors.items()}
+    rounded = {name: numerics.round_to_tf32(tensor) for name, tensor in tensors.items()}
     return tiled.attention(replace(call, **rounded))
 
 
@@ -196,7 +195,7 @@ def test_products_in_tf32_pass_only_if_torch_allows_them(monkeypatch, allowed):
     if allowed:
         # As on an NVIDIA GPU, in float32.
         monkeypatch.setattr(
-            self_check, "_multiplies_in_tf32", lambda tensor: tensor.dtype == torch.float32
+            self_check, "multiplies_in_tf32", lambda tensor: tensor.dtype == torch.float32
         )
     outcome = check(broken(products_in_tf32), "cpu", contracts)
     assert outcome.passed is allowed, outcome.findings

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from scale_invariant_attention.attention import cpu_library, reference, self_check, tiled, trust
 from scale_invariant_attention.attention.backends import BACKENDS, Backend
-from scale_invariant_attention.attention.check_contracts import CONTRACTS
+from scale_invariant_attention.attention.self_check import CONTRACTS
 from scale_invariant_attention.cli import app
 from scale_invariant_attention.lab import doctor as check_up
 

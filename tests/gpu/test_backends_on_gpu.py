@@ -7,8 +7,7 @@ import torch
 
 import scale_invariant_attention as sia
 from scale_invariant_attention.attention.backends import BACKENDS
-from scale_invariant_attention.attention.check_contracts import CONTRACTS, HALF, SINGLE
-from scale_invariant_attention.attention.self_check import check
+from scale_invariant_attention.attention.self_check import CONTRACTS, HALF, SINGLE, check
 
 SECONDS = 2.0
 

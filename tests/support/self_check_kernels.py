@@ -19,8 +19,7 @@ from compiled_kernels import TARGETS, Launch, binary_of
 
 from scale_invariant_attention.attention import _triton_launch
 from scale_invariant_attention.attention._triton_plan import Plan
-from scale_invariant_attention.attention.check_contracts import CONTRACTS, SINGLE, Contract
-from scale_invariant_attention.attention.self_check import _Problem
+from scale_invariant_attention.attention.self_check import CONTRACTS, SINGLE, Contract, Problem
 
 
 def launches(contract: Contract, precision: str, target: str) -> list[Launch]:
@@ -35,7 +34,7 @@ def launches(contract: Contract, precision: str, target: str) -> list[Launch]:
             recorded.append(Launch(kernel, arguments))
 
     dtype = torch.float32 if precision == SINGLE else torch.bfloat16
-    problem = _Problem.draw(contract, torch.device("cpu"), dtype)
+    problem = Problem.draw(contract, torch.device("cpu"), dtype)
     call = problem.call(problem.leaves(dtype))
     original = _triton_launch.Plan
     _triton_launch.Plan = Recorder

@@ -11,6 +11,9 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+# TF32 has the exponents of float32, and this many bits less.
+TF32_DROPS = 13
+
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """float64 for float64; float32 for everything narrower."""
@@ -25,6 +28,20 @@ def allows_tf32() -> bool:
 def float32_precision() -> str:
     """How float32 is multiplied on NVIDIA GPUs: "tf32" or "ieee"."""
     return "tf32" if allows_tf32() else "ieee"
+
+
+def multiplies_in_tf32(tensor: Tensor) -> bool:
+    """Whether products of a tensor round their factors to TF32."""
+    on_nvidia = tensor.device.type == "cuda" and torch.version.hip is None
+    return on_nvidia and tensor.dtype == torch.float32 and allows_tf32()
+
+
+def round_to_tf32(tensor: Tensor) -> Tensor:
+    """The nearest numbers of TF32; gradients pass as if nothing had been rounded."""
+    half = 1 << (TF32_DROPS - 1)
+    bits = tensor.detach().contiguous().view(torch.int32) + half
+    rounded = (bits & -(1 << TF32_DROPS)).view(torch.float32)
+    return tensor + (rounded - tensor).detach()
 
 
 def finite_part(tensor: Tensor) -> Tensor:

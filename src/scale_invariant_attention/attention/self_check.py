@@ -5,10 +5,7 @@ whose products take the same dtype, in gradients three times, plus rounding. Whe
 factors of float32 products are rounded to it in eager code too.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -19,9 +16,14 @@ from torch import Tensor
 from ..theory.transform import scale_invariant_gain_and_bias
 from . import tiled
 from ._affine import DistanceAffine
-from .check_contracts import BATCH, CONTRACTS, SINGLE, Contract
 from .contract import AttentionCall, checked_call
-from .numerics import allows_tf32, compute_dtype, without_autocast
+from .numerics import (
+    TF32_DROPS,
+    compute_dtype,
+    multiplies_in_tf32,
+    round_to_tf32,
+    without_autocast,
+)
 from .visibility import Visibility
 
 if TYPE_CHECKING:
@@ -34,10 +36,80 @@ RESULT_FACTOR, GRADIENT_FACTOR = 2, 3
 # contracts, into a relative error.
 ROUNDINGS = 32
 _FLOAT32_EPS = torch.finfo(torch.float32).eps
-# Compiler threads; each compiles one kernel.
-MOST_THREADS = 8
-# TF32 has the exponents of float32, and this many bits less.
-_TF32_DROPS = 13
+BATCH, HEADS, LENGTH = 2, 2, 200
+# Long enough for tiles of any size that need no mask.
+LONG = 500
+# Half precision is bfloat16, or float16 on devices without it.
+SINGLE, HALF = "float32", "half"
+
+
+@dataclass(frozen=True)
+class Contract:
+    """One kind of call. `learned` is "tau" or "tables" if these get gradients too.
+
+    Kernels differ by precision, and each is compiled at the first check: most contracts run in one, and
+    share kernels with others.
+    """
+
+    name: str
+    heads: int = HEADS
+    key_heads: int = HEADS
+    queries: int = LENGTH
+    keys: int = LENGTH
+    head_dim: int = 64
+    value_dim: int = 64
+    learned: str | None = None
+    visibility: Callable[[], Visibility] = Visibility
+    precisions: tuple[str, ...] = (HALF,)
+
+
+def _scattered(length: int = LENGTH, document: int = 90, window: int = 40) -> Visibility:
+    """Positions with gaps, documents, padding, sinks and a window; some queries see nothing."""
+    positions = torch.arange(length) * 3 // 2
+    documents = torch.arange(length) // document
+    mask = torch.arange(length).expand(BATCH, -1) >= torch.tensor([[7], [0]])
+    return Visibility(
+        query_positions=positions,
+        key_positions=positions,
+        query_documents=documents,
+        key_documents=documents,
+        key_mask=mask,
+        window=window,
+        sinks=2,
+    )
+
+
+# No length is a multiple of a tile, and all but the decoding need several.
+CONTRACTS = (
+    Contract("causal", precisions=(SINGLE, HALF)),
+    Contract("causal, head size 128", head_dim=128, value_dim=128),
+    Contract("window", visibility=lambda: Visibility(window=70)),
+    Contract(
+        "grouped heads, fewer queries than keys, not causal",
+        heads=4,
+        queries=70,
+        value_dim=40,
+        visibility=lambda: Visibility(is_causal=False),
+    ),
+    Contract("positions, documents, mask, window and sinks", visibility=_scattered),
+    # The same kernels: here some of the listed tiles need no mask.
+    Contract(
+        "the same, long documents",
+        queries=LONG,
+        keys=LONG,
+        visibility=lambda: _scattered(LONG, document=450, window=600),
+    ),
+    Contract("decode, one query", heads=4, key_heads=1, queries=1, keys=1500),
+    Contract("learned tau", learned="tau"),
+    Contract("learned tau, explicit positions", learned="tau", visibility=_scattered),
+    Contract("learned tables", learned="tables", precisions=(SINGLE,)),
+    Contract(
+        "learned tables, explicit positions",
+        learned="tables",
+        visibility=_scattered,
+        precisions=(SINGLE,),
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -146,27 +218,6 @@ def check(
     )
 
 
-def compile_kernels(
-    backend: "Backend", device: torch.device | str, contracts: Sequence[Contract] = CONTRACTS
-) -> float:
-    """Run every contract once, several at a time, so that kernels compile in parallel; the seconds.
-
-    What fails here fails again in :func:`check`, which says so.
-    """
-    start, place = perf_counter(), torch.device(device)
-
-    def run(contract: Contract, precision: str) -> None:
-        with suppress(Exception):
-            dtype = _dtype(precision, place)
-            _Problem.draw(contract, place, dtype).results_of(backend)
-
-    with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as threads:
-        for contract in contracts:
-            for precision in contract.precisions:
-                threads.submit(run, contract, precision)
-    return perf_counter() - start
-
-
 def _use_of_budget(difference: Difference) -> float:
     return difference.error / difference.budget if difference.budget else 0.0
 
@@ -176,8 +227,8 @@ def _differences(
 ) -> Iterator[Difference]:
     """The error of every result of a contract; none if declined."""
     for precision in contract.precisions:
-        dtype = _dtype(precision, device)
-        problem = _Problem.draw(contract, device, dtype)
+        dtype = dtype_of(precision, device)
+        problem = Problem.draw(contract, device, dtype)
         if backend.refusal(problem.call(problem.leaves(dtype)), return_lse=True) is not None:
             continue
         exact = problem.results(tiled.attention, torch.float64)
@@ -194,7 +245,8 @@ def _differences(
             yield Difference(contract.name, _short(dtype), name, error, budget)
 
 
-def _dtype(precision: str, device: torch.device) -> torch.dtype:
+def dtype_of(precision: str, device: torch.device) -> torch.dtype:
+    """The dtype of a precision on a device."""
     if precision == SINGLE:
         return torch.float32
     if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
@@ -224,7 +276,7 @@ def _largest_error(tensor: Tensor, exact: Tensor) -> float:
 
 
 @dataclass(frozen=True)
-class _Problem:
+class Problem:
     """The numbers of a contract in one dtype, and the incoming gradients."""
 
     inputs: dict[str, Tensor]
@@ -234,7 +286,8 @@ class _Problem:
     dtype: torch.dtype
 
     @classmethod
-    def draw(cls, contract: Contract, device: torch.device, dtype: torch.dtype) -> "_Problem":
+    def draw(cls, contract: Contract, device: torch.device, dtype: torch.dtype) -> "Problem":
+        """The same numbers every time."""
         # Its own generator: the check must not move the random numbers of the program.
         generator = torch.Generator().manual_seed(0)
 
@@ -312,8 +365,8 @@ class _Problem:
         random_walk = terms.square().sum((0, 2, 3)).sqrt().max()
         total = terms.abs().sum((0, 2, 3)).max()
         narrow = torch.finfo(self.dtype).eps
-        if _multiplies_in_tf32(self.inputs["query"]):
-            narrow *= 2**_TF32_DROPS
+        if multiplies_in_tf32(self.inputs["query"]):
+            narrow *= 2**TF32_DROPS
         return narrow * float(random_walk) + _FLOAT32_EPS * float(total)
 
 
@@ -322,30 +375,16 @@ def _on(device: torch.device, visibility: Visibility) -> Visibility:
     return replace(visibility, **{name: getattr(visibility, name).to(device) for name in names})
 
 
-def _multiplies_in_tf32(tensor: Tensor) -> bool:
-    on_nvidia = tensor.device.type == "cuda" and torch.version.hip is None
-    return on_nvidia and tensor.dtype == torch.float32 and allows_tf32()
-
-
-def _to_tf32(tensor: Tensor) -> Tensor:
-    """Round to the nearest number of TF32."""
-    half = 1 << (_TF32_DROPS - 1)
-    bits = tensor.detach().contiguous().view(torch.int32) + half
-    rounded = (bits & -(1 << _TF32_DROPS)).view(torch.float32)
-    # The gradient passes as if nothing had been rounded.
-    return tensor + (rounded - tensor).detach()
-
-
 def _eager(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Plain attention: output, log-sum-exp, logits and scores.
 
     As in fused kernels, both factors of a product are in the dtype of the call, everything else is wide.
     """
     dtype, wide = call.query.dtype, compute_dtype(call.query.dtype)
-    in_tf32 = _multiplies_in_tf32(call.query)
+    in_tf32 = multiplies_in_tf32(call.query)
 
     def factor(tensor: Tensor) -> Tensor:
-        return _to_tf32(tensor) if in_tf32 else tensor.to(dtype).to(wide)
+        return round_to_tf32(tensor) if in_tf32 else tensor.to(dtype).to(wide)
 
     def round_gradient_of(tensor: Tensor) -> None:
         if tensor.requires_grad:

@@ -2,31 +2,38 @@
 
 An outcome counts for one device model, one version of the package, of its sources, of Triton and of
 torch, and one precision of float32 products. It is kept for the process, and in the user's cache folder
-for later ones. Checks on GPUs run in a process of their own.
+for later ones.
+
+Checks on GPUs run in a process of their own: a kernel that reads invalid memory leaves its process
+without a working GPU. That process is started anew, not forked and not spawned, so that it needs no main
+guard and works in notebooks.
 """
 
 import hashlib
 import json
 import os
+import signal
+import subprocess
 import sys
 import warnings
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
-from time import time
-from typing import TYPE_CHECKING
+from time import monotonic, sleep, time
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from ..files import replace_file
+from ..files import FolderInUseError, locked, replace_file
 from ..provenance import device_name, triton_version
-from ._check_apart import check_apart, one_at_a_time
 from .numerics import float32_precision, holds_values
-from .self_check import Outcome, check
+from .self_check import CONTRACTS, Contract, Outcome, Problem, check, dtype_of
 
 if TYPE_CHECKING:
     from .backends import Backend
@@ -34,6 +41,11 @@ if TYPE_CHECKING:
 FOLDER = "scale-invariant-attention"
 # The types of devices whose checks run in a process of their own.
 APART = ("cuda",)
+# What such a process runs, and how long it may take, most of it for compilation.
+PROGRAM = f"from {__name__} import check_here; check_here()"
+TIMEOUT_SECONDS = 300.0
+POLL_SECONDS = 0.1
+MOST_COMPILERS = 8
 # A check that ended without an answer, perhaps out of memory, counts this long: for processes that start
 # together.
 PROBLEM_SECONDS = 120.0
@@ -146,6 +158,125 @@ class Outcomes:
 
 # Once per process needs a place in the process.
 OUTCOMES = Outcomes()
+
+
+def check_here() -> None:
+    """Check the backend that the command line names, and print the outcome as the last line.
+
+    Arguments are backend, device and precision of float32 products.
+    """
+    from .backends import BACKENDS
+
+    name, device, precision = sys.argv[1:]
+    torch.backends.cuda.matmul.fp32_precision = precision
+    backend, place = BACKENDS[name], torch.device(device)
+    compiling = compile_kernels(backend, place)
+    outcome = replace(check(backend, place), compile_seconds=compiling)
+    document = {"subject": asdict(Subject.of(backend, place)), "outcome": outcome.as_json()}
+    print(json.dumps(document), flush=True)
+
+
+def compile_kernels(
+    backend: "Backend", device: torch.device, contracts: Sequence[Contract] = CONTRACTS
+) -> float:
+    """Run every contract once, several at a time, so that kernels compile in parallel; the seconds.
+
+    What fails here fails again in :func:`check`, which says so.
+    """
+    start = monotonic()
+
+    def run(contract: Contract, precision: str) -> None:
+        with suppress(Exception):
+            dtype = dtype_of(precision, device)
+            Problem.draw(contract, device, dtype).results_of(backend)
+
+    with ThreadPoolExecutor(min(MOST_COMPILERS, os.cpu_count() or 1)) as threads:
+        for contract in contracts:
+            for precision in contract.precisions:
+                threads.submit(run, contract, precision)
+    return monotonic() - start
+
+
+def check_apart(
+    backend: str, device: torch.device, subject: dict[str, Any], seconds: float | None = None
+) -> Outcome:
+    """The outcome of a check in another process, which must be about `subject`."""
+    seconds = TIMEOUT_SECONDS if seconds is None else seconds
+    if str(device) == "cuda":
+        device = torch.device("cuda", torch.cuda.current_device())
+    # The same modules as here, wherever they were found, and none of the current folder.
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(it or str(Path.cwd()) for it in sys.path)
+    }
+    arguments = (backend, str(device), subject["float32_precision"])
+    start = monotonic()
+    try:
+        done = subprocess.run(  # noqa: S603  nothing here comes from outside
+            (sys.executable, "-P", "-c", PROGRAM, *arguments),
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=seconds,
+            check=False,
+        )
+        return _outcome(done, subject)
+    except subprocess.TimeoutExpired:
+        problem = f"its process had not ended after {seconds:g} s"
+    except OSError as error:
+        problem = f"its process could not be started: {error}"
+    except _NoOutcomeError as error:
+        problem = str(error)
+    return Outcome(backend, problem=problem, seconds=monotonic() - start)
+
+
+class _NoOutcomeError(Exception):
+    pass
+
+
+def _outcome(done: "subprocess.CompletedProcess[str]", subject: dict[str, Any]) -> Outcome:
+    last = (done.stdout.splitlines() or [""])[-1]
+    try:
+        document = json.loads(last)
+        about, outcome = document["subject"], Outcome.from_json(document["outcome"])
+    except (ValueError, TypeError, KeyError):
+        raise _NoOutcomeError(f"its process {_end(done)}") from None
+    if about != subject:
+        raise _NoOutcomeError(f"its process checked something else: {about}, not {subject}")
+    return outcome
+
+
+def _end(done: "subprocess.CompletedProcess[str]") -> str:
+    """How a process without an outcome ended."""
+    said = ([line for line in done.stderr.splitlines() if line.strip()] or ["nothing"])[-1]
+    if done.returncode < 0:
+        known = {it.value: it.name for it in signal.Signals}
+        how = f"was killed by {known.get(-done.returncode, f'signal {-done.returncode}')}"
+    else:
+        how = f"ended with status {done.returncode}"
+    return f"{how} and gave no outcome; its last words: {said}"
+
+
+@contextmanager
+def one_at_a_time(folder: Path | None, seconds: float | None = None) -> Iterator[None]:
+    """Wait until no other process holds the lock of a folder, and hold it.
+
+    The ranks of a training start together: one checks, the others read its outcome. After `seconds`, and
+    where nothing can be locked, continue without the lock.
+    """
+    end = monotonic() + (1.2 * TIMEOUT_SECONDS if seconds is None else seconds)
+    with ExitStack() as stack:
+        while folder is not None and monotonic() < end:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(locked(folder, wait=False))
+                break
+            except FolderInUseError:
+                sleep(POLL_SECONDS)
+            except OSError:
+                break
+        yield
 
 
 def trusted(backend: "Backend", query: Tensor) -> bool:
