@@ -27,8 +27,8 @@ class DataSheet(NamedTuple):
         return 1e3 * self.teraflops
 
 
-# By the names that torch reports. Published figures, compared with at least one other source; those for
-# sparse matrices, which some data sheets give alone, are halved. Any other GPU is measured.
+# By the names that torch reports. Published figures for dense matrices; where only a figure for sparse
+# ones is published, it is halved. Any other GPU is measured.
 DATA_SHEETS = {
     "NVIDIA A100-PCIE-40GB": DataSheet(312, 1555),
     "NVIDIA A100-SXM4-40GB": DataSheet(312, 1555),
