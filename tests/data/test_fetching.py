@@ -9,12 +9,11 @@ from shard_server import Answer, running
 from scale_invariant_attention.data import (
     PUBLISHED,
     FetchError,
-    _fetching,
     fetch_shards,
     read_shard,
 )
 from scale_invariant_attention.data.shards import HEADER_BYTES, header
-from scale_invariant_attention.files import growing_path
+from scale_invariant_attention.files import download, growing_path
 
 VALIDATION, FIRST = "fineweb_val_000000.bin", "fineweb_train_000001.bin"
 
@@ -188,7 +187,7 @@ def test_a_temporary_refusal_is_retried(server, tmp_path, status):
 
 def test_pauses_double(server, tmp_path, monkeypatch):
     slept = []
-    monkeypatch.setattr(_fetching.time, "sleep", slept.append)
+    monkeypatch.setattr(download.time, "sleep", slept.append)
     server.answers = [Answer(status=500)] * 10
     with pytest.raises(FetchError):
         fetch(server, tmp_path, attempts=5, pause=0.5)
@@ -211,7 +210,7 @@ def test_without_a_network_it_says_so(tmp_path):
 
 
 def test_a_silent_server_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(_fetching, "TIMEOUT", 0.05)
+    monkeypatch.setattr(download, "TIMEOUT", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(FetchError, match="timed out"):

@@ -7,8 +7,9 @@
 torch.Size([16, 256])
 """
 
+from ..files.download import FetchError
 from ._document_sources import DocumentSource, HubDataset, TextFiles, standard_library, text_files
-from ._fetching import PUBLISHED, FetchError, fetch_shards
+from ._fetching import PUBLISHED, fetch_shards
 from .encoding import Decoder, Encoding, get_encoding
 from .making_shards import make_shards
 from .shards import ShardError, check_shard, find_shards, open_shards, read_shard, write_shard

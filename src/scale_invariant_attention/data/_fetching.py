@@ -1,31 +1,12 @@
-"""Downloads published token shards over HTTPS, resumes interrupted ones, and keeps only whole shards.
+"""Downloads published token shards, and keeps only whole ones."""
 
-`huggingface_hub` is not used: it discards what an interrupted run has downloaded, needs the hub's
-metadata, so that no other server can be named, and appends whatever range a server sends.
-"""
-
-import http.client
-import time
-import urllib.error
-import urllib.parse
-import urllib.request
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..files import finish_growing, growing_path
+from ..files.download import Notice, Progress, check_address, download
 from .shards import ShardError, read_shard
 
 HUB = "https://huggingface.co/datasets"
-# Seconds after which a silent connection is given up.
-TIMEOUT = 60.0
-_PIECE = 2**20
-# Errors below 500 that may pass; no other does.
-_TRANSIENT = frozenset({408, 425, 429})
-_NETWORK = (OSError, http.client.HTTPException)
-
-Progress = Callable[[str, int, int | None], None]
-Notice = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -51,14 +32,6 @@ PUBLISHED = {
     "fineweb10B": Published(f"{HUB}/kjj0/fineweb10B-gpt2/resolve/main", 103),
     "fineweb100B": Published(f"{HUB}/kjj0/fineweb100B-gpt2/resolve/main", 1030),
 }
-
-
-class FetchError(RuntimeError):
-    """A file could not be downloaded; the message says from where and why."""
-
-
-class _Interrupted(Exception):  # noqa: N818  not an error while there is another attempt
-    """An attempt ended early and may be resumed."""
 
 
 def fetch_shards(
@@ -87,9 +60,7 @@ def fetch_shards(
     if name not in PUBLISHED:
         raise ValueError(f"name must be one of {', '.join(PUBLISHED)}, got {name!r}")
     published = PUBLISHED[name]
-    base = published.url if base_url is None else base_url.rstrip("/")
-    if not base.startswith(("https://", "http://")):
-        raise ValueError(f"base_url must begin with https:// or http://, got {base_url!r}")
+    base = published.url if base_url is None else check_address("base_url", base_url)
     folder = Path(folder)
     paths = [folder / file for file in published.names(shards)]
     folder.mkdir(parents=True, exist_ok=True)
@@ -103,97 +74,21 @@ def fetch_shards(
                 size = path.stat().st_size
                 progress(path.name, size, size)
                 continue
-        _fetch(f"{base}/{path.name}", path, attempts, pause, progress, notice)
+        download(
+            f"{base}/{path.name}",
+            path,
+            _damage,
+            attempts=attempts,
+            pause=pause,
+            progress=progress,
+            notice=notice,
+        )
     return paths
 
 
-def _fetch(
-    url: str, path: Path, attempts: int, pause: float, progress: Progress, notice: Notice
-) -> None:
-    failed = 0
-    while True:
-        before = _downloaded(path)
-        try:
-            _attempt(url, path, progress)
-            _verify(growing_path(path))
-            break
-        except _Interrupted as problem:
-            failed = 1 if _downloaded(path) > before else failed + 1
-            if failed >= attempts:
-                raise FetchError(
-                    f"{url} could not be fetched in {attempts} attempts: {problem}. Rerun the same "
-                    f"command to resume. If this machine has no network, copy the file to {path}"
-                ) from problem
-            wait = pause * 2 ** (failed - 1)
-            notice(f"{path.name}: {problem}; trying again in {wait:g} s")
-            time.sleep(wait)
-    finish_growing(path)
-
-
-def _attempt(url: str, path: Path, progress: Progress) -> None:
-    """Resume the partial file until the server has no more bytes, or raise `_Interrupted`."""
-    partial, start = growing_path(path), _downloaded(path)
-    headers = {"User-Agent": "scale-invariant-attention"}
-    if start:
-        headers["Range"] = f"bytes={start}-"
-    request = urllib.request.Request(url, headers=headers)  # noqa: S310  checked to be HTTP
+def _damage(path: Path) -> str | None:
     try:
-        response = urllib.request.urlopen(request, timeout=TIMEOUT)  # noqa: S310
-    except urllib.error.HTTPError as refusal:
-        refusal.close()
-        # The server has no more bytes: the partial file is complete, or too long.
-        if refusal.code == 416:
-            return
-        answer = f"the server answers {refusal.code} {refusal.reason}"
-        if refusal.code in _TRANSIENT or refusal.code >= 500:
-            raise _Interrupted(answer) from refusal
-        raise FetchError(
-            f"{url} cannot be fetched: {answer}; check the address and the file's name"
-        ) from refusal
-    except _NETWORK as problem:
-        host = urllib.parse.urlsplit(url).netloc
-        raise _Interrupted(f"no connection to {host} ({_reason(problem)})") from problem
-    with response:
-        if response.status != http.client.PARTIAL_CONTENT:
-            # A server may send the whole file although it was asked for the rest.
-            start = 0
-        elif not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
-            raise _Interrupted(f"the server did not send the file from byte {start} on, as asked")
-        announced = response.headers.get("Content-Length")
-        total = start + int(announced) if announced and announced.isdigit() else None
-        with partial.open("ab" if start else "wb") as file:
-            progress(path.name, start, total)
-            while piece := _received(response):
-                file.write(piece)
-                progress(path.name, file.tell(), total)
-            end = file.tell()
-    if total is not None and end < total:
-        raise _Interrupted(f"the connection ended at {end} of {total} bytes")
-
-
-def _received(response: http.client.HTTPResponse) -> bytes:
-    # Only reading may fail because of the network; a full disk must not look like it.
-    try:
-        return response.read1(_PIECE)
-    except _NETWORK as problem:
-        raise _Interrupted(f"the connection broke ({_reason(problem)})") from problem
-
-
-def _verify(partial: Path) -> None:
-    try:
-        read_shard(partial)
+        read_shard(path)
     except ShardError as fault:
-        # No further bytes could make it whole.
-        partial.unlink()
-        raise _Interrupted(f"the server sent what is not a whole shard ({fault})") from fault
-
-
-def _reason(problem: BaseException) -> str:
-    if isinstance(problem, urllib.error.URLError):
-        return str(problem.reason)
-    return str(problem) or type(problem).__name__
-
-
-def _downloaded(path: Path) -> int:
-    partial = growing_path(path)
-    return partial.stat().st_size if partial.exists() else 0
+        return f"what is not a whole shard ({fault})"
+    return None
