@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 import threading
 import warnings
 from dataclasses import replace
@@ -225,16 +224,6 @@ def test_a_folder_that_cannot_be_written_is_tolerated(install, query, folder, mo
     monkeypatch.setattr(trust, "cache_folder", lambda: None)
     install(Kernel())
     assert chosen(query) == "new"
-
-
-def test_the_cache_folder_is_the_users(monkeypatch, tmp_path):
-    monkeypatch.undo()
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert trust.cache_folder() == tmp_path / "scale-invariant-attention"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert trust.cache_folder() == tmp_path / ".cache" / "scale-invariant-attention"
 
 
 def test_threads_wait_for_one_check(install, query):

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..files import FolderInUseError, locked, replace_file
+from ..files import FolderInUseError, cache_folder, locked, replace_file
 from ..provenance import device_name, triton_version
 from .numerics import float32_precision, holds_values
 from .self_check import CONTRACTS, Contract, Outcome, Problem, check, dtype_of
@@ -38,7 +38,6 @@ from .self_check import CONTRACTS, Contract, Outcome, Problem, check, dtype_of
 if TYPE_CHECKING:
     from .backends import Backend
 
-FOLDER = "scale-invariant-attention"
 # The types of devices whose checks run in a process of their own.
 APART = ("cuda",)
 # What such a process runs, and how long it may take, most of it for compilation.
@@ -84,21 +83,6 @@ def _sources() -> str:
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
-
-
-def cache_folder() -> Path | None:
-    """The user's cache folder for this package; None without a home."""
-    if sys.platform == "win32":
-        given, usual = os.environ.get("LOCALAPPDATA"), "AppData/Local"
-    elif sys.platform == "darwin":
-        given, usual = None, "Library/Caches"
-    else:
-        given, usual = os.environ.get("XDG_CACHE_HOME"), ".cache"
-    if given:
-        return Path(given, FOLDER)
-    with suppress(RuntimeError):
-        return Path.home() / usual / FOLDER
-    return None
 
 
 class Outcomes:

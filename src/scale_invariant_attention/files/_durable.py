@@ -10,6 +10,7 @@ import hashlib
 import os
 import secrets
 import shutil
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from pathlib import Path
 
 # The name of the file written as a test; a kill may leave it, like any partial file.
 PROBE_NAME = "probe"
+_CACHE = "scale-invariant-attention"
 
 
 class FolderInUseError(OSError):
@@ -211,6 +213,21 @@ def check_writable(folder: str | os.PathLike[str], bytes_needed: int = 0) -> Non
     if free < bytes_needed:
         problem = f"{folder} has {amount(free)} free, but {amount(bytes_needed)} are needed"
         raise OSError(errno.ENOSPC, f"{problem}; free some space, or give another folder")
+
+
+def cache_folder() -> Path | None:
+    """The user's cache folder for this package; None without a home."""
+    if sys.platform == "win32":
+        given, usual = os.environ.get("LOCALAPPDATA"), "AppData/Local"
+    elif sys.platform == "darwin":
+        given, usual = None, "Library/Caches"
+    else:
+        given, usual = os.environ.get("XDG_CACHE_HOME"), ".cache"
+    if given:
+        return Path(given, _CACHE)
+    with suppress(RuntimeError):
+        return Path.home() / usual / _CACHE
+    return None
 
 
 def amount(count: int) -> str:
