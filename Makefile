@@ -5,9 +5,10 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PACKAGING := pyproject.toml constraints.txt setup.py MANIFEST.in
 OP := src/scale_invariant_attention/attention
+RELEASE := build/release
 KERNELS := build_kernels.py $(wildcard $(OP)/csrc/*)
 
-.PHONY: demo test pytest test-slow test-kernels test-gpu lint types fuzz fuzz-triton sanitize sanitize-threads bench bench-page docs dist clean
+.PHONY: demo test pytest test-slow test-kernels test-gpu lint types fuzz fuzz-triton sanitize sanitize-threads bench bench-page docs pretrained release-files dist clean
 
 demo: $(INSTALLED)  ## Show why this matters, in minutes.
 	$(BIN)/sia demo
@@ -84,8 +85,17 @@ bench-page: $(INSTALLED)  ## The figures and the page, from recorded results.
 docs: $(VENV)/.installed-docs  ## Build the documentation site in site/.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+# Trains the runs that are missing first, for a quarter of an hour each on an idle core.
+pretrained: $(INSTALLED)  ## Package recorded runs as pretrained models, in pretrained/.
+	$(BIN)/sia reproduce pretrained
+
+# The files of a release have no folders.
+release-files:  ## Copy the pretrained models to build/release/files, as a release has them.
+	rm -rf $(RELEASE)/files
+	mkdir -p $(RELEASE)/files
+	for file in pretrained/*/*.*; do cp $$file $(RELEASE)/files/$$(echo $$file | cut -d/ -f2-3 | tr / -); done
+
 # The tools have a small environment of their own: a machine that builds wheels needs nothing else.
-RELEASE := build/release
 TOOLS := $(abspath $(RELEASE))/tools/.venv/bin
 ATTEND := import torch, scale_invariant_attention as sia; \
 	sia.scale_invariant_attention(*torch.randn(3, 1, 2, 100, 64), backend="cpu")

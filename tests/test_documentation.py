@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from command_line import parse
 
+from scale_invariant_attention.model import pretrained_models
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PACKAGE = ROOT / "src" / "scale_invariant_attention"
@@ -67,6 +69,12 @@ def test_commands_parse(page):
             assert next(it for it in words[1:] if "=" not in it) in targets, words
         elif words[0] == "python" and words[1].endswith(".py"):
             assert (ROOT / words[1]).exists(), words
+
+
+@each_page
+def test_pretrained_models_on_the_page_exist(page):
+    named = set(re.findall(r"\bsia-(?:mini|needles)-[\w-]+", page.read_text()))
+    assert named <= pretrained_models().keys()
 
 
 @each_page

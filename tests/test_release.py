@@ -1,6 +1,7 @@
 """Metadata, changelog and workflows of a release agree with each other."""
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -35,6 +36,23 @@ def test_only_tags_publish_what_was_built_and_checked():
     assert set(jobs["publish"]["needs"]) == jobs.keys() - {"publish"}
     for name in jobs["publish"]["needs"]:
         assert any(step.get("run", "").startswith("make dist ") for step in jobs[name]["steps"])
+
+
+def test_the_files_of_a_release_are_those_that_models_are_downloaded_from(tmp_path):
+    from scale_invariant_attention.model import pretrained_models
+    from scale_invariant_attention.model.pretrained import release_file
+
+    command = ["make", "--silent", "release-files", f"RELEASE={tmp_path}"]
+    subprocess.run(command, cwd=ROOT, check=True)
+    expected = {
+        release_file(model.name, file): record.bytes
+        for model in pretrained_models().values()
+        for file, record in model.files.items()
+    }
+    copied = (tmp_path / "files").iterdir()
+    assert {path.name: path.stat().st_size for path in copied} == expected
+    steps = workflow("release.yml")["jobs"]["publish"]["steps"]
+    assert any("make release-files" in step.get("run", "") for step in steps)
 
 
 def test_every_extra_for_users_is_described():

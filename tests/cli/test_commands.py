@@ -132,7 +132,7 @@ LIGHT = [
     ["data"],
     *(["data", name] for name in ("show", "shards", "fetch", "check")),
     *([name] for name in ("bench", "diagnose", "doctor", "evaluate", "export", "figures")),
-    *([name] for name in ("generate", "needle", "report", "reproduce")),
+    *([name] for name in ("generate", "needle", "pretrained", "report", "reproduce")),
 ]
 
 

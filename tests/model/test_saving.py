@@ -43,6 +43,33 @@ def test_dtypes_are_kept_and_converted(dtype, tmp_path):
         assert torch.equal(weight, kept.get_parameter(name).float())
 
 
+@pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16])
+def test_weights_can_be_stored_rounded_and_are_loaded_in_their_own_dtype(stored, tmp_path):
+    model = tiny_model("logn-rope", torch.float32)
+    model.save_pretrained(tmp_path / "whole")
+    model.save_pretrained(tmp_path / "rounded", stored_dtype=stored)
+    opened = GPT.from_pretrained(tmp_path / "rounded")
+    for name, weight in model.named_parameters():
+        assert torch.equal(opened.get_parameter(name), weight.to(stored).float())
+    whole, rounded = (
+        next((tmp_path / name).glob("*.safetensors")).stat().st_size
+        for name in ("whole", "rounded")
+    )
+    count = sum(weight.numel() for weight in model.parameters())
+    assert abs(whole - rounded - 2 * count) < 100
+
+
+def test_values_that_do_not_fit_the_stored_dtype_are_refused(tmp_path):
+    model = tiny_model("rope", torch.float32)
+    with torch.no_grad():
+        model.head.weight[0, 0] = 1e5
+    with pytest.raises(ValueError, match=r"as large as 100000, which 'head\.weight' has"):
+        model.save_pretrained(tmp_path, stored_dtype=torch.float16)
+    with pytest.raises(ValueError, match="stored_dtype must be one of float64"):
+        model.save_pretrained(tmp_path, stored_dtype=torch.int8)
+    assert not list(tmp_path.iterdir())
+
+
 def test_settings_of_the_opened_model_are_those_given(tmp_path):
     tiny_model("rope", torch.float32).save_pretrained(tmp_path)
     opened = GPT.from_pretrained(tmp_path, backend="tiled", checkpoint_activations=True)

@@ -218,3 +218,10 @@ def test_what_cannot_be_saved_is_named_and_nothing_written(tmp_path, arguments, 
     with pytest.raises(error, match=message):
         save(tmp_path / "model", **({"config": {}, "tensors": {}} | arguments))
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("dtypes", [[], {"w": "int64"}, {"w": 4}])
+def test_dtypes_that_are_none_are_refused(folder, dtypes):
+    rewrite(folder, dtypes=dtypes)
+    with pytest.raises(SavedModelError, match="names of floating dtypes in 'dtypes'"):
+        load(folder)

@@ -12,6 +12,7 @@ GROUPS = {
     "Start here": {
         "demo": "Train small models on short contexts and test them on long ones.",
         "doctor": "Show versions and hardware, and check every backend.",
+        "pretrained": "List small pretrained models, to try the commands with.",
     },
     "Train and use models": {
         "train": "Train a model, or resume a run that was interrupted.",
@@ -43,8 +44,13 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "sia train --scheme-options base=16 -o runs/ours",
         "sia train --start runs/ours --task needles -o runs/ours-needles",
     ),
-    "generate": ('sia generate runs/ours --prompt "def "',),
+    "pretrained": ("sia pretrained", "sia pretrained sia-mini-spread"),
+    "generate": (
+        'sia generate sia-mini-spread --prompt "def "',
+        'sia generate runs/ours --prompt "def "',
+    ),
     "evaluate": (
+        "sia evaluate sia-mini-spread --lengths 256,1024,4096",
         "sia evaluate runs/ours --lengths 256,1024,4096",
         "sia evaluate runs/ours --json > losses.json",
     ),
@@ -52,7 +58,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "sia needle runs/ours-needles --lengths 256,1024",
         "sia needle runs/ours-needles --examples 10 --json > needles.json",
     ),
-    "diagnose": ("sia diagnose runs/ours", "sia diagnose runs/ours --json > diagnosis.json"),
+    "diagnose": ("sia diagnose sia-mini-spread", "sia diagnose runs/ours --json > diagnosis.json"),
     "report": ("sia report runs -o report",),
     "extend": ("sia extend my-model --factor 16 --text my-text -o extended",),
     "export": (

@@ -25,8 +25,8 @@ def diagnose(
         Path,
         Argument(
             metavar="FOLDER",
-            help="Folder of a run, of one of its checkpoints, of a saved model, or of a transformers "
-            "model.",
+            help="Folder of a run, of one of its checkpoints, of a saved model or of a transformers "
+            "model; or the name of a pretrained model.",
         ),
     ],
     lengths: Lengths = None,

@@ -28,8 +28,8 @@ def export(
         Path,
         Argument(
             metavar="FOLDER",
-            help="Folder of a run, of one of its checkpoints or of a saved model; with --to sia, of a "
-            "transformers model.",
+            help="Folder of a run, of one of its checkpoints or of a saved model, or the name of a "
+            "pretrained model; with --to sia, the folder of a transformers model.",
         ),
     ],
     to: Annotated[

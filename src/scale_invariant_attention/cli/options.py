@@ -14,7 +14,9 @@ Number = TypeVar("Number", int, float)
 ModelFolder = Annotated[
     Path,
     Argument(
-        metavar="RUN", help="Folder of a run, of one of its checkpoints, or of a saved model."
+        metavar="RUN",
+        help="Folder of a run, of one of its checkpoints or of a saved model, or the name of a "
+        "pretrained model.",
     ),
 ]
 Lengths = Annotated[

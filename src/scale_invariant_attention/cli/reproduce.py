@@ -13,7 +13,7 @@ from typer import Option
 
 from ..lab.experiments.catalogue import EXPERIMENTS, Experiment
 from .commands import COMMANDS
-from .errors import INTERRUPTED, plain_errors
+from .errors import INTERRUPTED, plain_errors, resumable
 from .options import TRAINING_COMMAND, numbers, or_bad_parameter
 from .terminal import Page, progress_bars
 
@@ -252,3 +252,49 @@ def write_page(
             section = readme_results(evidence, figures_at=figures_at)
             replace_file(readme, with_section(readme.read_text(), section).encode())
     Page().line(str(output))
+
+
+@app.command(name="pretrained")
+def package_pretrained(
+    models: Annotated[
+        str | None, Option(metavar="NAME,NAME", help="Models to package; default: all.")
+    ] = None,
+    runs: Annotated[Path, Option(help="Folder of the trainings.")] = Path("runs/mini"),
+    results: Annotated[Path, Option(help="Folder of the records.")] = Path("results/mini"),
+    output: Annotated[
+        Path, Option("--output", "-o", help="Folder for the folders of the models.")
+    ] = Path("pretrained"),
+    listed_in: Annotated[
+        Path, Option("--list", help="The list of the models and their hashes.")
+    ] = Path("src/scale_invariant_attention/model/pretrained.json"),
+) -> None:
+    """Package runs as pretrained models; missing runs are trained first.
+
+    A model must reproduce its record: otherwise it is refused. Models that are packaged already are
+    measured again.
+    """
+    with plain_errors(ImportError), resumable():
+        import torch
+
+        from ..arguments import did_you_mean
+        from ..files import amount
+        from ..lab.experiments.pretrained import miniatures, package, write_list
+        from ..model import pretrained_models
+        from .train import training_bar, training_errors
+
+        known = miniatures()
+        names = list(known) if models is None else models.split(",")
+        for name in names:
+            if name not in known:
+                raise typer.BadParameter(
+                    f"there is no model {name!r}{did_you_mean(name, known)}",
+                    param_hint="'--models'",
+                )
+        # As many threads as recorded runs have, so that trainings are the same to the bit.
+        torch.set_num_threads(1)
+        for name in names:
+            with training_errors(), training_bar() as (show, say):
+                model = package(known[name], runs, results, output, watch=show, notice=say)
+                write_list(listed_in, pretrained_models(listed_in) | {name: model})
+                values = ", ".join(f"{it:.4f} at {n:,}" for n, it in model.by_length.items())
+                say(f"{name}: {model.measured} {values}; {amount(model.bytes)}")

@@ -10,6 +10,7 @@ from ..data import Encoding, TokenStream, get_encoding
 from ..data.encoding import DOCUMENT_START
 from ..data.shards import RecordedEncoding
 from ..files import replace_file
+from ..model.pretrained import is_pretrained_name
 from ..provenance import provenance
 from ..training import TrainedModel
 from ..training.trained import is_checkpoint
@@ -17,6 +18,8 @@ from ..training.training_data import STANDARD_LIBRARY, corpus_encoding, open_cor
 
 BYTES = get_encoding("bytes")
 
+# Folder for the results of pretrained models, whose own folders stay as they are.
+RUNS = "runs"
 # Context lengths for models whose training is unknown.
 LENGTHS = (256, 1024, 4096)
 
@@ -111,7 +114,13 @@ def _training_data(trained: TrainedModel) -> str:
 
 
 def results_folder(folder: Path, name: str) -> Path:
-    """Folder for results: inside that of a run or model, and next to the run's checkpoints for one."""
+    """Folder for results: inside that of a run or model, and next to the run's checkpoints for one.
+
+    >>> results_folder(Path("sia-mini-rope"), "evaluation").as_posix()
+    'runs/sia-mini-rope/evaluation'
+    """
+    if is_pretrained_name(folder):
+        return Path(RUNS, folder, name)
     if is_checkpoint(folder):
         return folder.absolute().parents[1] / f"{name}-{folder.name}"
     return folder / name

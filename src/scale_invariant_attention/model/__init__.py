@@ -14,6 +14,7 @@ from .config import PRESETS, GPTConfig
 from .gpt import GPT
 from .loss import projected_cross_entropy
 from .parameters import ParameterSplit, parameter_split
+from .pretrained import PretrainedModel, find_pretrained, pretrained_models
 from .storage import SavedModelError
 
 __all__ = [
@@ -22,8 +23,11 @@ __all__ = [
     "GPTConfig",
     "KeyValueCache",
     "ParameterSplit",
+    "PretrainedModel",
     "SavedModelError",
+    "find_pretrained",
     "left_padded",
     "parameter_split",
+    "pretrained_models",
     "projected_cross_entropy",
 ]

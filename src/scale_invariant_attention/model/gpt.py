@@ -32,6 +32,7 @@ from .inputs import (
 )
 from .loss import projected_cross_entropy
 from .parameters import belongs_to_scheme
+from .pretrained import model_folder
 from .storage import SavedModelError
 
 
@@ -242,6 +243,7 @@ class GPT(nn.Module):
         *,
         state_dict: Mapping[str, Tensor] | None = None,
         shard_bytes: int = 5 * 10**9,
+        stored_dtype: torch.dtype | None = None,
     ) -> None:
         """Save configuration and weights to a folder, replacing a model saved there.
 
@@ -251,6 +253,8 @@ class GPT(nn.Module):
             folder: created if it does not exist.
             state_dict: the gathered weights of a model that holds only a part of them, as under FSDP.
             shard_bytes: the maximum size of a weights file.
+            stored_dtype: the dtype to round weights to in the files, such as float16 to halve them; they
+                are loaded in their own dtype. None rounds nothing.
         """
         weights = self.state_dict() if state_dict is None else dict(state_dict)
         if state_dict is not None:
@@ -258,7 +262,13 @@ class GPT(nn.Module):
                 _check_tensors(self, weights)
             except ValueError as error:
                 raise ValueError(f"state_dict cannot be saved: {error}") from error
-        storage.save(folder, self.config.to_dict(), weights, shard_bytes=shard_bytes)
+        storage.save(
+            folder,
+            self.config.to_dict(),
+            weights,
+            shard_bytes=shard_bytes,
+            stored_dtype=stored_dtype,
+        )
 
     @classmethod
     def from_pretrained(
@@ -271,10 +281,10 @@ class GPT(nn.Module):
         device: torch.device | str = "cpu",
         dtype: torch.dtype | None = None,
     ) -> "GPT":
-        """Load a model that `save_pretrained` saved.
+        """Load a model that `save_pretrained` saved, or a pretrained one by its name.
 
         Args:
-            folder: the folder of the model.
+            folder: the folder of the model, or a name that `pretrained_models` lists.
             scheme: the scheme of a model that was built with a scheme of its own.
             backend: as for a new model; so is `checkpoint_activations`.
             device: the device of the weights.
@@ -282,6 +292,7 @@ class GPT(nn.Module):
         """
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise TypeError(f"dtype must be a floating dtype of torch or None, got {dtype!r}")
+        folder = model_folder(folder)
         values, tensors = storage.load(folder)
         try:
             missing = [each.name for each in fields(GPTConfig) if each.name not in values]

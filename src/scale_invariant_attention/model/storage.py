@@ -25,6 +25,12 @@ MODEL_TYPE = "scale-invariant-gpt"
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 PARTIAL_NAME = re.compile(rf"\.({re.escape(CONFIG)}|{re.escape(WEIGHTS)})-[0-9a-f]{{16}}")
+FLOATING = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
 PICKLED = {".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth"}
 
 
@@ -45,12 +51,14 @@ def save(
     tensors: dict[str, Tensor],
     *,
     shard_bytes: int = 5 * 10**9,
+    stored_dtype: torch.dtype | None = None,
 ) -> None:
     """Save a model to ``folder``, replacing the one in it.
 
     ``config`` must be JSON (tuples come back as lists). ``tensors`` may be on any device and share
-    memory; each is stored in full. Weights go into files of at most ``shard_bytes``, or one tensor. If
-    this fails or is killed, the folder still contains the previous model. Files that do not belong to a
+    memory; each is stored in full. Weights go into files of at most ``shard_bytes``, or one tensor.
+    With ``stored_dtype`` floating tensors are rounded to it, and loaded in their own dtype. If this
+    fails or is killed, the folder still contains the previous model. Files that do not belong to a
     model of this package are left alone, and a folder with another kind of model raises.
 
     >>> import tempfile
@@ -65,6 +73,14 @@ def save(
     json_value("config", config)
     for name, tensor in tensors.items():
         check_storable(name, tensor)
+    contents: dict[str, Any] = {"config": config}
+    if stored_dtype is not None:
+        contents["dtypes"] = {
+            name: str(it.dtype).removeprefix("torch.")
+            for name, it in tensors.items()
+            if it.is_floating_point()
+        }
+        tensors = {name: _rounded(name, it, stored_dtype) for name, it in tensors.items()}
 
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
@@ -75,7 +91,7 @@ def save(
         old = _files_to_replace(folder)
         _clear_leftovers(folder)
         try:
-            _write_and_commit(folder, old, config, _shards(tensors, shard_bytes))
+            _write_and_commit(folder, old, contents, _shards(tensors, shard_bytes))
         finally:
             _clear_leftovers(folder)
 
@@ -104,13 +120,17 @@ def load(
     if surplus := sorted(tensors.keys() - set(names)):
         raise SavedModelError(f"{folder} holds {_some(surplus)}, which {CONFIG} does not record")
     config: dict[str, Any] = manifest.contents["config"]
-    return config, {name: tensors[name] for name in names}
+    dtypes = manifest.contents.get("dtypes", {})
+    return config, {
+        name: tensors[name].to(FLOATING[dtypes[name]] if name in dtypes else tensors[name].dtype)
+        for name in names
+    }
 
 
 def _write_and_commit(
     folder: Path,
     old: dict[str, FileRecord],
-    config: dict[str, Any],
+    contents: dict[str, Any],
     shards: list[dict[str, Tensor]],
 ) -> None:
     files: dict[str, FileRecord] = {}
@@ -125,7 +145,7 @@ def _write_and_commit(
         files[file], partials[file] = record, partial
 
     new_config = partial_path(folder / CONFIG)
-    contents = {"config": config, "tensors": [name for tensors in shards for name in tensors]}
+    contents = {**contents, "tensors": [name for tensors in shards for name in tensors]}
     write_new_file(new_config, [FORMAT.text(contents, files)])
     if old:
         no_model: dict[str, Any] = {"config": {}, "tensors": []}
@@ -136,6 +156,21 @@ def _write_and_commit(
     sync_folder(folder)
     new_config.replace(folder / CONFIG)
     sync_folder(folder)
+
+
+def _rounded(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """A floating tensor in another dtype; any other tensor as it is."""
+    if dtype not in FLOATING.values():
+        raise ValueError(f"stored_dtype must be one of {', '.join(FLOATING)}, got {dtype}")
+    if not tensor.is_floating_point():
+        return tensor
+    rounded = tensor.to(dtype)
+    if not torch.equal(rounded.isfinite(), tensor.isfinite()):
+        largest = tensor.abs().max().item()
+        raise ValueError(
+            f"stored_dtype must hold values as large as {largest:g}, which {name!r} has, got {dtype}"
+        )
+    return rounded
 
 
 def _shards(tensors: dict[str, Tensor], shard_bytes: int) -> list[dict[str, Tensor]]:
@@ -207,8 +242,15 @@ def _read_config_file(path: Path) -> Manifest:
     manifest = FORMAT.read(path)
     match manifest.contents:
         case {"config": dict(), "tensors": list(names)} if all(type(it) is str for it in names):
-            return manifest
-    raise SavedModelError(f"{path} must have an object 'config' and a list 'tensors' of names")
+            pass
+        case _:
+            raise SavedModelError(
+                f"{path} must have an object 'config' and a list 'tensors' of names"
+            )
+    dtypes = manifest.contents.get("dtypes", {})
+    if not isinstance(dtypes, dict) or not all(it in FLOATING for it in dtypes.values()):
+        raise SavedModelError(f"{path} must have names of floating dtypes in 'dtypes'")
+    return manifest
 
 
 def _some(names: list[str]) -> str:

@@ -1,5 +1,6 @@
 """Opens trained models from the folder of a run, a checkpoint or a saved model."""
 
+import json
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..model import GPT, GPTConfig
+from ..model.pretrained import RECORD, model_folder
 from .checkpoints import NAME, Checkpoint, latest_checkpoint, load_checkpoint
 from .config import TrainingConfig
 from .runs import CHECKPOINTS, CONFIG, MODEL, differences, read_config
@@ -32,11 +34,15 @@ def open_trained(
 ) -> TrainedModel:
     """Open the model of a run, of its last checkpoint if it is unfinished, or a saved model.
 
-    `folder` is that of a run, of one of its checkpoints, or written by ``GPT.save_pretrained``.
+    `folder` is that of a run, of one of its checkpoints, or written by ``GPT.save_pretrained``; or it is
+    the name of a pretrained model.
     """
-    folder = Path(folder)
+    folder = model_folder(folder)
     if not folder.is_dir():
-        raise FileNotFoundError(f"there is no folder {folder}; give the folder of a run or a model")
+        raise FileNotFoundError(
+            f"there is no folder {folder}; give the folder of a run or a model, or a name that sia "
+            f"pretrained lists"
+        )
     if is_checkpoint(folder):
         training = _training_of(folder.absolute().parents[1])
         return _at_checkpoint(load_checkpoint(folder), training, device)
@@ -44,7 +50,9 @@ def open_trained(
         problem = f"{folder} has no {CONFIG}, so it holds neither a run nor a model"
         raise FileNotFoundError(f"{problem}; give the folder of one")
     if not _holds_run(folder):
-        return TrainedModel(GPT.from_pretrained(folder, device=device), folder)
+        return TrainedModel(
+            GPT.from_pretrained(folder, device=device), folder, _recorded_training(folder)
+        )
     training = _training_of(folder)
     if (folder / MODEL / CONFIG).exists():
         model = GPT.from_pretrained(folder / MODEL, device=device)
@@ -75,6 +83,17 @@ def _training_of(run: Path) -> TrainingConfig:
         return TrainingConfig.from_dict(read_config(run))
     except TypeError as error:
         raise ValueError(f"{run / CONFIG} is not the configuration of a run: {error}") from error
+
+
+def _recorded_training(folder: Path) -> TrainingConfig | None:
+    """The configuration in the record of a pretrained model; other saved models have none."""
+    path = folder / RECORD
+    if not path.exists():
+        return None
+    try:
+        return TrainingConfig.from_dict(json.loads(path.read_bytes())["config"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path} is not the record of a training: {error}; restore it") from error
 
 
 def _holds_run(folder: Path) -> bool:
