@@ -54,6 +54,11 @@ def test_the_list_as_json(written, work, monkeypatch):
     assert entries[0]["bytes"] == sum(it["bytes"] for it in entries[0]["files"].values())
     done = sia("pretrained", "--from", str(work), "--json")
     assert [it["folder"] for it in json.loads(done.stdout)] == [None, None]
+    assert f"Not found: {NAME}" in sia("pretrained", "--from", str(work)).stdout
+    monkeypatch.setattr(pretrained, "cache_folder", lambda: work)
+    address = "https://example.org/files"
+    listed = sia("pretrained", "--from", address).stdout
+    assert f"Downloaded on first use, from {address}: {NAME}" in listed
 
 
 def test_a_name_shows_its_card(written, work):
@@ -95,6 +100,15 @@ def test_text_is_generated_by_name(work):
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith("def ")
     assert not list(work.iterdir())
+
+
+def test_a_report_shows_their_records(written, work):
+    assert sia("report", NAME, "-o", "one").exit_code == 0
+    assert NAME in (work / "one" / "index.html").read_text()
+    done = sia("report", str(written / "pretrained"), "-o", "all")
+    assert done.exit_code == 0, done.output
+    page = (work / "all" / "index.html").read_text()
+    assert NAME in page and NEEDLES in page
 
 
 def test_an_unknown_name_is_an_error_with_a_suggestion(work):

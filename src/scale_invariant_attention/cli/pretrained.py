@@ -92,10 +92,14 @@ def _print_tables(page: Page, models: "Sequence[PretrainedModel]") -> None:
 
 
 def _print_places(page: Page, models: "Sequence[PretrainedModel]", source: str | None) -> None:
+    from ..model.pretrained import download_address
+
+    address = download_address(source)
+    elsewhere = "Not found" if address is None else f"Downloaded on first use, from {address}"
     by_place: dict[str, list[str]] = {}
     for it in models:
         folder = it.found_in(source)
-        place = "Downloaded on first use" if folder is None else f"In {folder.parent}"
+        place = elsewhere if folder is None else f"In {folder.parent}"
         by_place.setdefault(place, []).append(it.name)
     page.line("")
     for place, names in by_place.items():

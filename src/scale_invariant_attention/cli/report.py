@@ -14,8 +14,8 @@ def report(
         list[Path] | None,
         Argument(
             metavar="RUNS",
-            help="Folders of runs, records of sia reproduce, or folders of these; without any, the "
-            "page is the explorer alone.",
+            help="Folders of runs, records of sia reproduce, names of pretrained models, or folders of "
+            "these; without any, the page is the explorer alone.",
         ),
     ] = None,
     output: Annotated[

@@ -114,7 +114,13 @@ def find_pretrained(
     if cache is None or (source is not None and not _is_address(source)):
         raise _not_found(name, source, "nowhere else was searched")
     if _damages(model, cache / name):
-        _download(model, cache / name, source, notice)
+        address = download_address(source)
+        if address is None:
+            raise _not_found(name, source, "this package has no address to download it from")
+        try:
+            _download(model, cache / name, address, notice)
+        except FetchError as error:
+            raise _not_found(name, source, f"its download failed: {error}") from error
     return cache / name
 
 
@@ -127,6 +133,14 @@ def is_pretrained_name(given: str | os.PathLike[str]) -> bool:
     """Whether this is a name and no path: it looks like one, and there is no such file or folder."""
     path = Path(given)
     return path.name == str(given) and path.name.startswith(PREFIX) and not path.exists()
+
+
+def download_address(source: str | os.PathLike[str] | None = None) -> str | None:
+    """Address that missing models are downloaded from, if any; `source` as for `find_pretrained`."""
+    given = _source(source)
+    if given is None:
+        return release_url()
+    return check_address(SOURCE, given) if _is_address(given) else None
 
 
 def release_url() -> str | None:
@@ -181,21 +195,15 @@ def _damages(model: PretrainedModel, folder: Path) -> dict[str, str]:
     return {name: damage for name, damage in damages.items() if damage is not None}
 
 
-def _download(model: PretrainedModel, folder: Path, source: str | None, notice: Notice) -> None:
+def _download(model: PretrainedModel, folder: Path, address: str, notice: Notice) -> None:
     """Download the files of a model that are missing or damaged."""
-    url = release_url() if source is None else check_address(SOURCE, source)
-    if url is None:
-        raise _not_found(model.name, source, "this package has no address to download it from")
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         for name in _damages(model, folder):
-            address = f"{url}/{release_file(model.name, name)}"
+            url = f"{address}/{release_file(model.name, name)}"
             damage = partial(damage_of, record=model.files[name], recorded_in=LIST.name)
-            notice(f"Downloading {address}")
-            try:
-                download(address, folder / name, damage, attempts=3, notice=notice)
-            except FetchError as error:
-                raise _not_found(model.name, source, f"its download failed: {error}") from error
+            notice(f"Downloading {url}")
+            download(url, folder / name, damage, attempts=3, notice=notice)
 
 
 def _not_found(name: str, source: str | None, reason: str) -> FileNotFoundError:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ....data.needles import NeedleFormat
 from ....evaluation import LengthLoss, PositionLoss
+from ....model.pretrained import RECORD, model_folder
 from ....training import TrainingConfig, read_metrics, read_provenance
 from ....training.runs import CONFIG, METRICS, MODEL, read_config
 from ..._schema import to_json
@@ -37,10 +38,10 @@ Measurements = dict[str, Measurement[Any] | None]
 
 
 def read_entries(paths: Sequence[Path]) -> list[Entry]:
-    """The entries of runs, records, and folders of either; each once."""
+    """The entries of runs, records, pretrained models, and folders of these; each once."""
     entries: dict[Path, Entry] = {}
     for path in paths:
-        for each in _members(path):
+        for each in _members(model_folder(path)):
             if each.resolve() not in entries:
                 entries[each.resolve()] = (
                     _entry_of_run(each) if each.is_dir() else _entry_of_record(each)
@@ -122,6 +123,8 @@ def _recorded(record: TrainingRecord) -> Measurements:
 def _entry_of_run(folder: Path) -> Entry:
     fields = read_config(folder)
     if "model_type" in fields:
+        if (folder / RECORD).exists():
+            return replace(_entry_of_record(folder / RECORD), name=folder.resolve().name)
         raise ValueError(
             f"{folder} holds a saved model, not a run: nothing is known of its training; give the "
             f"folder that sia train wrote"
