@@ -58,8 +58,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "sia needle runs/ours-needles --lengths 256,1024",
         "sia needle runs/ours-needles --examples 10 --json > needles.json",
     ),
-    "diagnose": ("sia diagnose sia-mini-spread", "sia diagnose runs/ours --json > diagnosis.json"),
-    "report": ("sia report runs -o report",),
+    "diagnose": ("sia diagnose sia-mini-rope", "sia diagnose runs/ours --json > diagnosis.json"),
+    "report": ("sia report runs -o report", "sia report sia-mini-rope sia-mini-spread"),
     "extend": ("sia extend my-model --factor 16 --text my-text -o extended",),
     "export": (
         "sia export runs/ours --to hf -o ours-hf",

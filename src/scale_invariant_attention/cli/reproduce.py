@@ -260,7 +260,9 @@ def package_pretrained(
         str | None, Option(metavar="NAME,NAME", help="Models to package; default: all.")
     ] = None,
     runs: Annotated[Path, Option(help="Folder of the trainings.")] = Path("runs/mini"),
-    results: Annotated[Path, Option(help="Folder of the records.")] = Path("results/mini"),
+    results: Annotated[Path, Option(help="Folder of the records of these trainings.")] = Path(
+        "runs/mini-records"
+    ),
     output: Annotated[
         Path, Option("--output", "-o", help="Folder for the folders of the models.")
     ] = Path("pretrained"),
@@ -270,8 +272,8 @@ def package_pretrained(
 ) -> None:
     """Package runs as pretrained models; missing runs are trained first.
 
-    A model must reproduce its record: otherwise it is refused. Models that are packaged already are
-    measured again.
+    A model is refused if its stored weights do not reproduce the record of its run. Models that are
+    packaged already are measured again.
     """
     with plain_errors(ImportError), resumable():
         import torch

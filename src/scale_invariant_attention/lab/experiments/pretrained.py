@@ -17,16 +17,15 @@ import torch
 from ...files import FileRecord, remove_folder, replace_file
 from ...model import GPT
 from ...model.pretrained import CARD, RECORD, PretrainedModel
-from ...model.storage import CONFIG
 from ...training.training_data import NEEDLES
-from ..records import TrainingRecord, read_record, write_record
+from ..records import TrainingRecord, write_record
 from .table1 import loss_trials
 from .table2 import needle_trials
 from .trials import TrainingTrial, Watch, find_record, ignore, record_trial
 
 # Half the size of float32.
 STORED_DTYPE = torch.float16
-# How far a model may be from its record: rounding, and machines of one kind, change less.
+# How far stored weights may be from the record of their run; rounding changes less.
 TOLERANCES = {"loss": 1e-3, "needles": 0.01}
 _CARD = """\
 ---
@@ -137,15 +136,17 @@ def package(
 ) -> PretrainedModel:
     """Write the folder of a model in `output`, and return its entry in the list of models.
 
-    Weights are those in `output`, if they belong to the record in `results`, or else those of the run in
-    `runs`, which is trained if it is missing. A record that is missing is written first.
+    A model that is in `output` already is measured again, and keeps its weights and its record. The
+    weights of others are those of the run in `runs`, which is trained if it is missing, and their
+    records those of that run in `results`, which are written if they are missing.
     """
     trial, folder, device = miniature.trial, output / miniature.name, torch.device("cpu")
-    record = find_record(trial, results)
-    if record is not None and _holds(folder, record):
+    record = find_record(replace(trial, name=Path(RECORD).stem), folder)
+    if record is not None:
         model = GPT.from_pretrained(folder)
     else:
         model = trial.train(runs, device=device, watch=watch, notice=notice)
+        record = find_record(trial, results)
     if record is None:
         results.mkdir(parents=True, exist_ok=True)
         record = record_trial(trial, model, runs, results, device)
@@ -185,10 +186,9 @@ def check_reproduced(miniature: Miniature, record: TrainingRecord, again: Traini
         if not round(abs(measured[length] - recorded), 9) <= tolerance:
             raise NotReproducedError(
                 f"{miniature.name} must have the {miniature.measured} {recorded:.4f} at {length:,} "
-                f"tokens, as its record {record.name} says, got {measured[length]:.4f}. Records are "
-                f"reproduced by machines of the same kind, {record.provenance.cpu} with torch "
-                f"{record.provenance.torch} and Python {record.provenance.python}; on another one, "
-                f"give --results an empty folder to record it anew"
+                f"tokens, as its record {record.name} says, got {measured[length]:.4f}: the record is "
+                f"that of another run, or of another version of Python ({record.provenance.python}) or "
+                f"kind of machine ({record.provenance.cpu}). Remove it to record this run"
             )
 
 
@@ -229,13 +229,6 @@ def model_card(miniature: Miniature, record: TrainingRecord, parameters: int) ->
         dtype=str(STORED_DTYPE).removeprefix("torch."),
         tolerance=TOLERANCES[miniature.measured],
     )
-
-
-def _holds(folder: Path, record: TrainingRecord) -> bool:
-    """Whether a folder holds the model of a record."""
-    if not (folder / CONFIG).exists() or not (folder / RECORD).exists():
-        return False
-    return read_record(folder / RECORD, type(record.config)).to_dict() == record.to_dict()
 
 
 def _file_record(path: Path) -> FileRecord:
