@@ -55,6 +55,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "sia evaluate runs/ours --json > losses.json",
     ),
     "needle": (
+        "sia needle sia-needles-spread --examples 20",
         "sia needle runs/ours-needles --lengths 256,1024",
         "sia needle runs/ours-needles --examples 10 --json > needles.json",
     ),

@@ -89,6 +89,9 @@ def test_the_card_of_a_model_for_needles_shows_needles():
     assert "| context length | needles |" in card and "| 1,024 (4x) | 0.500 |" in card
     assert f"sia needle {NEEDLES} --lengths 256,1024,4096" in card
     assert "sia generate" not in card
+    assert (
+        "300 steps of 32 x 256 tokens, Muon and Adam, seed 0, from the model rope-seed-0 |" in card
+    )
 
 
 def test_all_names_have_the_prefix():

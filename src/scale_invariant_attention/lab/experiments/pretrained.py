@@ -67,7 +67,7 @@ of Python have other files, and give other figures.
 | data | {data}; SHA-256 of the validation split: {corpus} |
 | tokens | bytes; byte 0 starts a document |
 | model | {layers} layers, {width} wide, {heads} heads{with_qk_norm} |
-| recipe | {steps:,} steps of {batch_size} x {length} tokens, Muon and Adam, seed {seed} |
+| recipe | {steps:,} steps of {batch_size} x {length} tokens, Muon and Adam, seed {seed}{starting} |
 | recorded | {date}, commit {commit}, torch {torch}, {cpu}, {seconds:,.0f} s |
 
 `{record}` has the configuration, the loss of every step and all figures. Weights are stored as
@@ -222,6 +222,7 @@ def model_card(miniature: Miniature, record: TrainingRecord, parameters: int) ->
             for length, value in values.items()
         ),
         about=about,
+        starting="" if config.start is None else f", from the model {config.start}",
         with_qk_norm=", QK-norm" if config.qk_norm else "",
         seconds=record.seconds,
         corpus=record.corpus,
