@@ -222,27 +222,32 @@ def check_table_length(call: AttentionCall) -> None:
 
     Operators check again when they run: a traced call has positions without values.
     """
-    if call.gain is None:
+    if call.gain is None or call.is_empty:
+        return
+    length, window = call.gain.shape[1], call.visibility.window
+    if window is not None and window <= length:
+        # A window hides keys beyond it, so tables need not reach farther.
         return
     largest = _largest_distance(call)
-    if largest is None:
-        return
-    window = call.visibility.window
-    # A window hides keys beyond it, so tables need not reach farther.
-    needed = largest + 1 if window is None else min(largest + 1, window)
-    if call.gain.shape[1] < needed:
+    if isinstance(largest, Tensor) and largest.device.type != "cpu":
+        # Reading it would stall the GPU; it reports the failure on its own.
+        torch._assert_async(
+            largest < length,
+            f"the tables of affine cover {length} distances, but positions are farther apart: "
+            "make them longer",
+        )
+    elif largest is not None and int(largest) >= length:
+        needed = int(largest) + 1 if window is None else min(int(largest) + 1, window)
         raise ValueError(
-            f"the tables of affine cover {call.gain.shape[1]} distances, but this call needs "
+            f"the tables of affine cover {length} distances, but this call needs "
             f"{needed} (its largest distance is {needed - 1}): make them longer"
         )
 
 
-def _largest_distance(call: AttentionCall) -> int | None:
-    """The largest distance of any pair; None without pairs, or while positions have no values."""
+def _largest_distance(call: AttentionCall) -> int | Tensor | None:
+    """The largest distance of any pair; None while positions have no values."""
     visibility = call.visibility
     query_positions, key_positions = visibility.query_positions, visibility.key_positions
-    if call.is_empty:
-        return None
     if query_positions is None or key_positions is None:
         query_length, key_length = call.query.shape[2], call.key.shape[2]
         return key_length - 1 if visibility.is_causal else max(query_length, key_length) - 1
@@ -251,4 +256,4 @@ def _largest_distance(call: AttentionCall) -> int | None:
     largest = (query_positions.amax(1) - key_positions.amin(1)).amax()
     if not visibility.is_causal:
         largest = largest.maximum((key_positions.amax(1) - query_positions.amin(1)).amax())
-    return max(int(largest), 0)
+    return largest
