@@ -23,7 +23,7 @@ test-slow: $(INSTALLED)  ## The tests that take minutes, which `make test` skips
 	$(BIN)/python -m pytest -m slow
 
 test-kernels: $(INSTALLED)  ## Compile all Triton kernels for their targets, and count instructions.
-	$(BIN)/python -m pytest tests/attention/test_triton_compiled.py
+	$(BIN)/python -m pytest -m "slow or not slow" tests/attention/test_triton_compiled.py
 
 # The tests of the op and of the model run on the CPU as ever, and in addition on the backends of the GPU.
 test-gpu: $(INSTALLED)  ## Everything that a GPU can be tested with; without one it fails and says so.

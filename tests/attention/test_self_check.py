@@ -221,4 +221,4 @@ def test_few_kernels_are_compiled():
 
     found = kernels("sm_80")
     assert {name for name, _ in found} >= {"forward", "key_gradients", "query_gradients", "split"}
-    assert len(found) <= 36
+    assert len(found) <= 40

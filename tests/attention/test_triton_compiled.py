@@ -4,22 +4,25 @@ import sys
 from importlib.util import find_spec
 
 import pytest
+import torch
 
 if sys.platform != "linux" or find_spec("triton") is None:
     pytest.skip("Triton is not installed", allow_module_level=True)
 
 import compiled_kernels
 from triton_instructions import (
+    EVERY,
     MARKS,
     PAGE,
-    PLAIN,
-    TRANSFORMED,
+    SOME,
     VERSION,
     measured,
     ratios,
     recorded,
     table,
 )
+
+from scale_invariant_attention.attention import _affine, contract
 
 # Modelled clocks over those of the plain kernel: overlapping, in turn.
 TARGETS = {
@@ -34,7 +37,8 @@ def faults(rows):
     record = {row.job: row for row in recorded()}
     found = []
     for row in rows:
-        if row.local:
+        # Nobody runs the yardstick: it may spill what its record says, and the model counts it.
+        if row.local > (record[row.job].local if row.variant == "plain" else 0):
             found.append(f"{row.job}: {row.local} loads and stores of spilled registers")
         if row.shared > compiled_kernels.SHARED[row.target]:
             found.append(f"{row.job}: {row.shared} bytes of shared memory")
@@ -44,11 +48,16 @@ def faults(rows):
     return found
 
 
-def test_all_kernels():
-    rows = measured([*PLAIN, *TRANSFORMED])
+def test_some_kernels():
+    rows = measured(SOME)
     assert not faults(rows)
     if rows[0].triton == VERSION:
         assert ratios(rows) == ratios(recorded())
+
+
+@pytest.mark.slow
+def test_the_other_kernels():
+    assert not faults(measured([job for job in EVERY if job not in SOME]))
 
 
 @pytest.mark.parametrize("size", [64, 128])
@@ -69,8 +78,8 @@ def test_recorded_ratios_meet_their_targets(target, kind, size):
 
 def test_every_kernel_is_recorded_without_spills():
     rows = recorded()
-    assert {row.job for row in rows} == {*PLAIN, *TRANSFORMED}
-    assert not [row for row in rows if row.local]
+    assert [row.job for row in rows] == EVERY
+    assert not [row for row in rows if row.local and row.variant != "plain"]
 
 
 def test_the_page_shows_the_record():
@@ -99,6 +108,26 @@ def keys_of(**call):
 
 @pytest.mark.parametrize(
     "settings",
+    [
+        {"tau_grads": True},
+        {"tables": True},
+        {"tables": True, "positions": True},
+        {"documents": True, "key_mask": True, "window": 70, "sinks": 3},
+        {"queries": 3},
+    ],
+    ids=str,
+)
+def test_no_call_waits_for_the_gpu(settings, monkeypatch):
+    # Reading a value of a meta tensor raises. The checks of values run nevertheless, as on a GPU.
+    for module in (contract, _affine):
+        monkeypatch.setattr(module, "holds_values", lambda tensor: True)
+    assert compiled_kernels.launches("sm_90", 64, device="meta", **settings)
+    with pytest.raises(RuntimeError, match="meta"):
+        torch.zeros(1, device="meta").item()
+
+
+@pytest.mark.parametrize(
+    "settings",
     [{}, {"window": 70}, {"is_causal": False}, {"tables": True}, {"sinks": 3}, {"size": 40}],
     ids=str,
 )
@@ -112,6 +141,15 @@ def test_lengths_offsets_tau_and_scale_compile_nothing_new(settings):
         assert keys_of(queries=100, keys=300, scale=scale, tau=17.0, **settings) == expected
     if "window" in settings:
         assert keys_of(queries=100, keys=300, **{**settings, "window": 1}) == expected
+
+
+def test_derivatives_by_tau_are_computed_only_for_its_gradient():
+    def lines(**settings):
+        found = compiled_kernels.launches("sm_90", 64, **settings)
+        return [launch.arguments["SLOPES"] for launch in found if launch.name == "line"]
+
+    assert lines() == [False, False]
+    assert lines(tau_grads=True) == [False, True]
 
 
 def test_decoding_compiles_nothing_new_as_the_cache_grows():

@@ -62,6 +62,26 @@ class Launch:
         return self.kernel.fn.__name__.removesuffix("_kernel")
 
 
+@contextmanager
+def recorded_launches(target: str):
+    """A list of all launches, which do not run: as if the device were the target."""
+    recorded = []
+
+    class Recorder(Plan):
+        def __init__(self, call, **settings):
+            super().__init__(call, TARGETS[target][1], **settings)
+
+        def launch(self, kernel, grid, **arguments):
+            recorded.append(Launch(kernel, arguments))
+
+    original = _triton_launch.Plan
+    _triton_launch.Plan = Recorder
+    try:
+        yield recorded
+    finally:
+        _triton_launch.Plan = original
+
+
 def launches(
     target: str,
     size: int,
@@ -72,46 +92,45 @@ def launches(
     keys=512,
     tau=1.0,
     scale=None,
+    dtype=torch.bfloat16,
+    device="cpu",
+    positions=False,
+    documents=False,
+    key_mask=False,
     **settings,
 ) -> list[Launch]:
-    """All launches of forward and backward of a call in bfloat16, recorded and not run."""
-    recorded = []
-
-    class Recorder(Plan):
-        def __init__(self, call, device=None):
-            super().__init__(call, TARGETS[target][1])
-
-        def launch(self, kernel, grid, **arguments):
-            recorded.append(Launch(kernel, arguments))
-
-    query = torch.zeros(2, 8, queries, size, dtype=torch.bfloat16)
-    key = torch.zeros(2, 2, keys, size, dtype=torch.bfloat16)
-    affine, tau = None, torch.full((8,), tau)
+    """All launches of forward and backward of a call, recorded and not run."""
+    query = torch.zeros(2, 8, queries, size, dtype=dtype, device=device)
+    key = torch.zeros(2, 2, keys, size, dtype=dtype, device=device)
+    affine, tau = None, torch.full((8,), tau, device=device)
     if tables:
         from scale_invariant_attention import DistanceAffine
 
-        length = max(queries, keys)
-        affine, tau = DistanceAffine(torch.ones(8, length), torch.zeros(8, length)), None
+        ones = torch.ones(8, max(queries, keys), device=device)
+        affine, tau = DistanceAffine(ones, ones - 1), None
+    rows = torch.arange(keys, device=device)
+    if positions:
+        settings |= {"key_positions": rows}
+    if documents:
+        settings |= {"key_documents": rows // 100}
+    if key_mask:
+        settings |= {"key_mask": (rows > 5).expand(2, keys)}
     call = checked_call(
         query, key, key, affine=affine, tau=tau, visibility=Visibility(**settings), scale=scale
     )
-    original = _triton_launch.Plan
-    _triton_launch.Plan = Recorder
-    try:
+    with recorded_launches(target) as recorded:
         out, lse = _triton_launch.forward(call)
         _triton_launch.backward(
             call, out, lse, torch.zeros_like(out), torch.zeros_like(lse), tau_grads or tables
         )
-    finally:
-        _triton_launch.Plan = original
     return recorded
 
 
 @triton.jit
 def _no_affine(
-    offset,
+    index,
+    constant,
     line,
-    line_base,
     length,
     inverse_tau,
     unit,
@@ -235,6 +254,10 @@ CLASSES = {
 }
 
 
+# Arithmetic instructions from which on a loop without tensor cores is a product of float32 tiles.
+MULTIPLIED = 500
+
+
 def loops_of(sass: str) -> list[Counter]:
     """Instructions by class in every innermost loop with matrix products."""
     instructions = []
@@ -255,7 +278,7 @@ def loops_of(sass: str) -> list[Counter]:
     counts = []
     for begin, end in inner:
         body = Counter(_class(name) for address, name, _ in instructions if begin <= address <= end)
-        if body["tensor"]:
+        if body["tensor"] or body["float"] >= MULTIPLIED:
             counts.append(body)
     return counts
 

@@ -15,39 +15,21 @@ from time import perf_counter
 sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
-from compiled_kernels import TARGETS, Launch, binary_of
+from compiled_kernels import Launch, binary_of, recorded_launches
 
 from scale_invariant_attention.attention import _triton_launch
-from scale_invariant_attention.attention._triton_plan import Plan
 from scale_invariant_attention.attention.self_check import CONTRACTS, SINGLE, Contract, Problem
 
 
 def launches(contract: Contract, precision: str, target: str) -> list[Launch]:
     """All launches of one contract, recorded and not run."""
-    recorded = []
-
-    class Recorder(Plan):
-        def __init__(self, call, device=None):
-            super().__init__(call, TARGETS[target][1])
-
-        def launch(self, kernel, grid, **arguments):
-            recorded.append(Launch(kernel, arguments))
-
     dtype = torch.float32 if precision == SINGLE else torch.bfloat16
     problem = Problem.draw(contract, torch.device("cpu"), dtype)
     call = problem.call(problem.leaves(dtype))
-    original = _triton_launch.Plan
-    _triton_launch.Plan = Recorder
-    try:
-        with torch.no_grad():
-            out, lse = _triton_launch.forward(call)
-            learned = contract.learned is not None
-            if not (contract.learned == "tables" and call.visibility.key_positions is not None):
-                _triton_launch.backward(
-                    call, out, lse, torch.zeros_like(out), torch.zeros_like(lse), learned
-                )
-    finally:
-        _triton_launch.Plan = original
+    with torch.no_grad(), recorded_launches(target) as recorded:
+        out, lse = _triton_launch.forward(call)
+        zeros = torch.zeros_like(out), torch.zeros_like(lse)
+        _triton_launch.backward(call, out, lse, *zeros, contract.learned is not None)
     return recorded
 
 

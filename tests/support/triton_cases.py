@@ -214,6 +214,55 @@ def tables_longer_than_the_call_get_zeros():
     within_budget(contract(40, 30, gain=gain, bias=torch.zeros(100), is_causal=False))
 
 
+def tables_get_gradients_whatever_the_positions():
+    generator = torch.Generator().manual_seed(0)
+    scattered = torch.randperm(90, generator=generator)
+    restarting = {
+        "key_positions": torch.arange(70) % 23,
+        "key_documents": torch.arange(70) // 23,
+    }
+    crowded = {
+        "query_positions": torch.stack([scattered[:70], torch.zeros(70, dtype=torch.long)]),
+        "key_positions": torch.stack([scattered[:70] + 5, torch.arange(70) // 7]),
+        "key_mask": torch.rand(2, 70, generator=generator) > 0.2,
+        "window": 20,
+        "sinks": 3,
+        "is_causal": False,
+    }
+    unequal = {
+        "query_positions": scattered[:40] + 10**12,
+        "key_positions": scattered[10:80] + 10**12,
+        "is_causal": False,
+    }
+    for shape, rows, length, settings in (
+        ({"queries": 40, "keys": 70}, (), 90, unequal),
+        ({"queries": 70, "keys": 70, "heads": 4, "key_heads": 2, "batch": 2}, (4,), 23, restarting),
+        ({"queries": 70, "keys": 70, "batch": 2}, (2,), 95, crowded),
+    ):
+        gain = torch.rand(*rows, length, generator=generator) + 0.5
+        bias = -torch.rand(length, generator=generator)
+        checked = contract(**shape, gain=gain, bias=bias, **settings)
+        results = run(checked, public_call("triton"))
+        assert not Judge(checked).violations(results)
+        again = run(checked, public_call("triton")).tensors()
+        assert all(torch.equal(tensor, again[name]) for name, tensor in results.tensors().items())
+
+
+def a_nan_row_spoils_only_the_distances_it_sees():
+    query, key, value = torch.randn(3, 1, 1, 40, 4).unbind()
+    query[:, :, 10] = torch.nan
+    positions = torch.arange(40)
+    affine = sia.DistanceAffine(torch.ones(40, requires_grad=True), torch.zeros(40))
+    out = sia.distance_affine_attention(
+        *(query, key, value, affine),
+        query_positions=positions,
+        key_positions=positions,
+        backend="triton",
+    )
+    (grad,) = torch.autograd.grad(out.sum(), affine.gain)
+    assert torch.equal(grad.isnan(), torch.arange(40) <= 10)
+
+
 def nothing_is_added_atomically():
     modules = list(Path(_triton_launch.__file__).parent.glob("_triton_*.py"))
     assert len(modules) > 5
@@ -301,6 +350,8 @@ def few_queries_against_a_long_cache():
         (1, 700, 8, {}),
         (3, 517, 64, {"window": 100}),
         (2, 300, 1, {"sinks": 3, "window": 50}),
+        (30, 200, 8, {}),
+        (64, 150, 8, {"window": 90}),
         (4, 260, 132, {"is_causal": False, "key_mask": torch.arange(260).expand(1, 260) > 7}),
     ):
         device = Device("interpreter", processors=processors)
@@ -355,6 +406,8 @@ CASES = {
         too_large_calls_are_refused,
         a_scale_of_zero_has_gradients,
         tables_longer_than_the_call_get_zeros,
+        tables_get_gradients_whatever_the_positions,
+        a_nan_row_spoils_only_the_distances_it_sees,
         nothing_is_added_atomically,
     ),
     "torch": (

@@ -82,7 +82,7 @@ def use_tiles_of(seed: int) -> None:
     computes = rng.random() < 0.3
     Device.tile = tile  # type: ignore[method-assign]
     Device.computes_transform = lambda *_: computes  # type: ignore[method-assign]
-    _triton_launch.DECODE_ROWS = rng.choice((0, 32, 32))
+    _triton_launch.DECODE_ROWS = rng.choice((0, 32, 128))
 
 
 class OutOfBounds(BaseException):

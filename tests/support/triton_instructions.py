@@ -4,6 +4,7 @@
     python tests/support/triton_instructions.py --show sm_100
 
 A row per kernel, target, head size and variant. "plain" is the same kernel without gain and bias.
+The other variants are calls with these arguments, in bfloat16 unless they say otherwise.
 """
 
 import csv
@@ -32,7 +33,7 @@ class Job:
     target: str
     kernel: str
     size: int
-    variant: str  # "plain", "transform", "tau gradient", "tables"
+    variant: str  # of VARIANTS
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Row:
     shared: int
     instructions: int  # of the main loop
     local: int  # of them, loads and stores of spilled registers
+    masked_local: int  # such loads and stores in the loop with masks
     overlapping: float
     in_turn: float
 
@@ -56,37 +58,63 @@ class Row:
         return Job(self.target, self.kernel, self.size, self.variant)
 
 
-TRANSFORMED = [
-    Job(target, kernel, size, variant)
-    for target in ("sm_80", "sm_90")
-    for size in (64, 128)
-    for kernel, variant in (
-        ("forward", "transform"),
-        ("key_gradients", "transform"),
-        ("query_gradients", "transform"),
-        ("query_gradients", "tau gradient"),
-        ("forward", "tables"),
-        ("key_gradients", "tables"),
-        ("query_gradients", "tables"),
-        ("diagonals", "tables"),
-        ("split", "transform"),
-    )
-]
-PLAIN = [
-    Job(target, kernel, size, "plain")
-    for target in ("sm_80", "sm_90")
-    for size in (64, 128)
-    for kernel in ("forward", "key_gradients", "query_gradients")
-]
+VARIANTS: dict[str, dict[str, object]] = {
+    "plain": {},
+    "transform": {},
+    "tau gradient": {"tau_grads": True},
+    "tables": {"tables": True},
+    "not causal": {"is_causal": False},
+    "window": {"window": 200},
+    "documents": {"documents": True},
+    "key mask, window, sinks": {"key_mask": True, "window": 200, "sinks": 4},
+    "positions": {"positions": True, "tau_grads": True},
+    "positions, tables": {"positions": True, "tables": True},
+    "float16": {"dtype": "float16"},
+    "float32": {"dtype": "float32"},
+    "4 rows": {"queries": 1, "keys": 4096},
+    "64 rows": {"queries": 16, "keys": 4096},
+    "128 rows": {"queries": 32, "keys": 4096},
+}
+MAIN = ("forward", "key_gradients", "query_gradients")
+MASKED = ("not causal", "window", "documents", "key mask, window, sinks")
+PLACES = [(target, size) for target in ("sm_80", "sm_90") for size in (64, 128)]
+
+
+def _jobs(*kinds: tuple[str, str]) -> list[Job]:
+    return [
+        Job(target, kernel, size, variant) for target, size in PLACES for kernel, variant in kinds
+    ]
+
+
+# The kernels that the modelled ratios are computed from.
+RATIO = _jobs(
+    *((kernel, variant) for variant in ("plain", "transform", "tables") for kernel in MAIN),
+    ("query_gradients", "tau gradient"),
+)
+OTHERS = _jobs(
+    *(
+        (kernel, variant)
+        for variant in (*MASKED, "positions", "positions, tables")
+        for kernel in MAIN
+    ),
+    ("diagonals", "tables"),
+    ("distances", "positions, tables"),
+    ("forward", "float16"),
+    ("forward", "float32"),
+    *(("split", rows) for rows in ("4 rows", "64 rows", "128 rows")),
+)
+EVERY = [*RATIO, *OTHERS]
+# A choice for `make test`: the ratios, and the variants where registers are scarcest.
+SOME = [*RATIO, *(job for job in OTHERS if (job.target, job.size) == ("sm_90", 128))]
 
 
 def measure(job: Job) -> Row:
     """Compile a kernel and count."""
     import compiled_kernels as kernels
 
-    settings = {"tables": job.variant == "tables", "tau_grads": job.variant == "tau gradient"}
-    if job.kernel == "split":
-        settings |= {"queries": 1, "keys": 4096}
+    settings = dict(VARIANTS[job.variant])
+    if "dtype" in settings:
+        settings["dtype"] = getattr(kernels.torch, settings["dtype"])
     found = kernels.launches(job.target, job.size, **settings)
     launch = next(launch for launch in found if launch.name == job.kernel)
     if job.variant == "plain":
@@ -113,6 +141,7 @@ def measure(job: Job) -> Row:
         compiled.shared,
         loop.total(),
         loop["local"],
+        sum(other["local"] for other in compiled.loops) - loop["local"],
         *clocks,
     )
 
@@ -174,46 +203,53 @@ def _over(some: tuple[float, float], plain: tuple[float, float]) -> tuple[float,
 
 def table(rows: list[Row]) -> str:
     """The tables of docs/triton.md."""
-    lines = [
-        "| kernel | variant | "
-        + " | ".join(f"{target}, {size}" for target in ("sm_80", "sm_90") for size in (64, 128))
-        + " |",
-        "|---|---|---|---|---|---|",
-    ]
     by_job = {row.job: row for row in rows}
-    kinds = list(dict.fromkeys((row.kernel, row.variant) for row in rows))
-    for kernel, variant in sorted(kinds):
-        cells = [
-            by_job[Job(target, kernel, size, variant)].instructions
-            for target in ("sm_80", "sm_90")
-            for size in (64, 128)
+    kinds = sorted(dict.fromkeys((row.kernel, row.variant) for row in rows))
+    counts = {
+        f"`{kernel}`, {variant}": [
+            by_job[Job(target, kernel, size, variant)] for target, size in PLACES
         ]
-        lines.append(f"| `{kernel}` | {variant} | " + " | ".join(map(str, cells)) + " |")
-    lines += [
-        "",
-        "| modelled clocks, with over without the transform | " + lines[0].split(" | ", 2)[2],
-        "|---|---|---|---|---|",
-    ]
+        for kernel, variant in kinds
+    }
     by_kind = ratios(rows)
-    for kind in dict.fromkeys(kind for _, kind, _ in by_kind):
-        cells = [
-            "{:.2f} / {:.2f}".format(*by_kind[target, kind, size])
-            for target in ("sm_80", "sm_90")
-            for size in (64, 128)
-        ]
-        lines.append(f"| {kind} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    modelled = {
+        kind: ["{:.2f} / {:.2f}".format(*by_kind[target, kind, size]) for target, size in PLACES]
+        for kind in dict.fromkeys(kind for _, kind, _ in by_kind)
+    }
+    return "\n".join(
+        (
+            _grid(
+                "instructions",
+                {kind: [row.instructions for row in cells] for kind, cells in counts.items()},
+            ),
+            _grid("modelled clocks, with over without the transform", modelled),
+            _grid(
+                "spilled registers, loop with masks",
+                {
+                    kind: [row.masked_local for row in cells]
+                    for kind, cells in counts.items()
+                    if any(row.masked_local for row in cells)
+                },
+            ),
+        )
+    )
+
+
+def _grid(title: str, rows: dict[str, list[object]]) -> str:
+    head = [title, *(f"{target}, {size}" for target, size in PLACES)]
+    lines = [head, ["---"] * len(head), *([kind, *cells] for kind, cells in rows.items())]
+    return "".join("| " + " | ".join(map(str, line)) + " |\n" for line in lines)
 
 
 def main() -> None:
     """Record all counts, or show those of one target."""
     if "--show" in sys.argv:
         target = sys.argv[sys.argv.index("--show") + 1]
-        kernels = dict.fromkeys((job.kernel, job.variant, job.size) for job in TRANSFORMED)
+        kernels = dict.fromkeys((job.kernel, job.variant, job.size) for job in EVERY)
         for kernel, variant, size in kernels:
             print(measure(Job(target, kernel, size, variant)), flush=True)
         return
-    rows = measured([*PLAIN, *TRANSFORMED])
+    rows = measured(EVERY)
     with RECORD.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([field.name for field in fields(Row)])

@@ -93,11 +93,12 @@ def split_kernel(
     spoiled = tl.sum(q.to(tl.float32) * 0.0, 1)
     q = finite(q)
     inverse_tau = 1.0
-    # Rows of several heads.
-    line_base = (tl.where(is_row, head, 0) * line_row + origin)[:, None]
     if AFFINE == "tau":
         inverse_tau = 1.0 / tl.load(taus + head * tau_row, mask=is_row, other=1.0)[:, None]
         q = (q.to(tl.float32) * sign).to(q.dtype)
+    else:
+        # Rows of several heads.
+        line += ((tl.where(is_row, head, 0).to(tl.int64) * line_row + origin) * 2)[:, None]
     query_position, query_document = key_length - query_length + queries, queries
     if POSITIONS:
         query_positions += batch * query_positions_row
@@ -142,7 +143,8 @@ def split_kernel(
         if AFFINE == "line":
             # Keys beyond the split are hidden, and must not leave the line.
             offset = tl.where(is_key[None, :] & is_row[:, None], offset, 0)
-        gain, bias = affine(offset, line, line_base, length, inverse_tau, unit, AFFINE, CAUSAL, PTX)
+        zero = tl.full([], 0, tl.int32)
+        gain, bias = affine(offset, zero, line, length, inverse_tau, unit, AFFINE, CAUSAL, PTX)
         sink = is_key[None, :]
         if SINKS:
             sink = key_position < sinks

@@ -10,7 +10,9 @@ from ._triton_tiles import (
     finite,
     load_rows,
     logits,
+    masked_block,
     narrow,
+    offsets,
     product,
     visible,
 )
@@ -31,10 +33,11 @@ def _tiles(
     key_documents,
     key_mask,
     line,
-    line_base,
     blocks,
     first,
     last,
+    full,
+    gap,
     start,
     key_row,
     value_row,
@@ -51,6 +54,8 @@ def _tiles(
     BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    QUERY_BITS: tl.constexpr,
+    KEY_BITS: tl.constexpr,
     AFFINE: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
@@ -63,11 +68,16 @@ def _tiles(
     PRECISION: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """Add the key blocks ``[first, last)``, all pairs of which are visible unless MASK."""
+    """Add the key blocks ``[first, last)``, all pairs of which are visible unless MASK.
+
+    With MASK, the `gap` blocks from `full` on are left out.
+    """
     columns = tl.arange(0, BLOCK_N)
     depth, value_columns = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_DV)
-    for index in range(first, last):
-        block = tl.load(blocks + index) if LISTS else index
+    for step in range(first, last):
+        block = masked_block(step, full, gap) if MASK else step
+        if LISTS:
+            block = tl.load(blocks + block)
         begin = block * BLOCK_N
         is_key = begin + columns < key_length
         here = tl.full([], begin, tl.int64)
@@ -81,16 +91,20 @@ def _tiles(
         if POSITIONS:
             key_position = tl.load(key_positions + begin + columns, mask=is_key, other=0)[None, :]
             offset = query_position[:, None] - key_position
+            index, constant = offset, tl.full([], 0, tl.int32)
             exists, sink = is_key[None, :], key_position < sinks
         else:
-            position = start + tl.arange(0, BLOCK_M)
-            offset = (position - begin)[:, None] - columns[None, :]
+            rows = tl.arange(0, BLOCK_M)
+            index, constant = offsets(
+                start - begin, rows[:, None], columns[None, :], QUERY_BITS, KEY_BITS
+            )
+            offset, position = index + constant, start + rows
             # Written with offsets: comparisons of columns would be vectorised, columns and all, and
             # then LLVM no longer sees which offsets of a thread are equal.
             exists = offset > (position - key_length)[:, None]
             sink = offset > (position - sinks)[:, None]
-        gain, bias = affine(offset, line, line_base, length, inverse_tau, unit, AFFINE, CAUSAL, PTX)
-        if SINKS:
+        gain, bias = affine(index, constant, line, length, inverse_tau, unit, AFFINE, CAUSAL, PTX)
+        if MASK and SINKS:
             gain, bias = tl.where(sink, unit, gain), tl.where(sink, 0.0, bias)
         if MASK:
             key_document, unmasked = offset, exists
@@ -199,6 +213,8 @@ def forward_kernel(
     BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    QUERY_BITS: tl.constexpr,
+    KEY_BITS: tl.constexpr,
     UNIT: tl.constexpr,
     AFFINE: tl.constexpr,
     CAUSAL: tl.constexpr,
@@ -237,7 +253,6 @@ def forward_kernel(
     spoiled = tl.sum(q.to(tl.float32) * 0.0, 1)
     q = finite(q)
     inverse_tau = 1.0
-    line_base = 0
     if AFFINE == "tau":
         inverse_tau = 1.0 / tl.load(taus + head * tau_row)
         q = (q.to(tl.float32) * sign).to(q.dtype)
@@ -279,61 +294,57 @@ def forward_kernel(
     highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     total_value = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
-    # Before, inside and after the blocks that need no mask.
-    for part in tl.static_range(3):
-        if part == 0:
-            begin, stop = first, full
-        elif part == 1:
-            begin, stop = full, end
-        else:
-            begin, stop = end, last
-        if part != 0 or (WINDOW and not LISTS):
-            total_value, total, highest = _tiles(
-                total_value,
-                total,
-                highest,
-                q,
-                query_position,
-                query_document,
-                key,
-                value,
-                spoil,
-                key_positions,
-                key_documents,
-                key_mask,
-                line,
-                line_base,
-                blocks,
-                begin,
-                stop,
-                start,
-                key_row,
-                value_row,
-                key_length,
-                length,
-                inverse_tau,
-                unit,
-                window,
-                sinks,
-                part != 1,
-                D,
-                DV,
-                BLOCK_D,
-                BLOCK_DV,
-                BLOCK_M,
-                BLOCK_N,
-                AFFINE,
-                CAUSAL,
-                WINDOW,
-                SINKS,
-                POSITIONS,
-                DOCUMENTS,
-                KEY_MASK,
-                LISTS,
-                PTX,
-                PRECISION,
-                WIDE,
-            )
+    # The blocks in the middle need no mask; then those before and after them.
+    for masked in tl.static_range(2):
+        total_value, total, highest = _tiles(
+            total_value,
+            total,
+            highest,
+            q,
+            query_position,
+            query_document,
+            key,
+            value,
+            spoil,
+            key_positions,
+            key_documents,
+            key_mask,
+            line,
+            blocks,
+            first if masked else full,
+            last - (end - full) if masked else end,
+            full,
+            end - full,
+            start,
+            key_row,
+            value_row,
+            key_length,
+            length,
+            inverse_tau,
+            unit,
+            window,
+            sinks,
+            masked,
+            D,
+            DV,
+            BLOCK_D,
+            BLOCK_DV,
+            BLOCK_M,
+            BLOCK_N,
+            QUERY_BITS,
+            KEY_BITS,
+            AFFINE,
+            CAUSAL,
+            WINDOW,
+            SINKS,
+            POSITIONS,
+            DOCUMENTS,
+            KEY_MASK,
+            LISTS,
+            PTX,
+            PRECISION,
+            WIDE,
+        )
 
     nothing = total == 0.0
     total = tl.where(nothing, 1.0, total)

@@ -14,7 +14,9 @@ from ._triton_tiles import (
     finite,
     load_rows,
     logits,
+    masked_block,
     narrow,
+    offsets,
     product,
     visible,
 )
@@ -36,10 +38,11 @@ def _key_tiles(
     query_positions,
     query_documents,
     line,
-    line_base,
     blocks,
     first,
     last,
+    full,
+    gap,
     start,
     query_row,
     grad_row,
@@ -56,6 +59,8 @@ def _key_tiles(
     BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    QUERY_BITS: tl.constexpr,
+    KEY_BITS: tl.constexpr,
     AFFINE: tl.constexpr,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
@@ -74,8 +79,10 @@ def _key_tiles(
     """
     r = tl.arange(0, BLOCK_M)
     depth, value_depth = tl.arange(0, BLOCK_D)[None, :], tl.arange(0, BLOCK_DV)[None, :]
-    for index in range(first, last):
-        block = tl.load(blocks + index) if LISTS else index
+    for step in range(first, last):
+        block = masked_block(step, full, gap) if MASK else step
+        if LISTS:
+            block = tl.load(blocks + block)
         begin = block * BLOCK_M
         rows = begin + r
         base = tl.load(terms + 2 * (begin + r))
@@ -93,13 +100,16 @@ def _key_tiles(
         if POSITIONS:
             position = tl.load(query_positions + rows, mask=rows < query_length, other=0)
             offset = position[None, :] - key_position
+            index, constant = offset, tl.full([], 0, tl.int32)
             sink = key_position < sinks
         else:
-            offset = (start + begin + r)[None, :] - tl.arange(0, BLOCK_N)[:, None]
+            keys = tl.arange(0, BLOCK_N)[:, None]
+            index, constant = offsets(start + begin, r[None, :], keys, QUERY_BITS, KEY_BITS)
+            offset = index + constant
             # Written with offsets, as in forward.
             sink = offset > (start + begin + r + key_start - sinks)[None, :]
-        gain, bias = affine(offset, line, line_base, length, inverse_tau, unit, AFFINE, CAUSAL, PTX)
-        if SINKS:
+        gain, bias = affine(index, constant, line, length, inverse_tau, unit, AFFINE, CAUSAL, PTX)
+        if MASK and SINKS:
             gain, bias = tl.where(sink, unit, gain), tl.where(sink, 0.0, bias)
         weights = tl.exp2(logits(scores, gain, bias) - base[None, :])
         if MASK:
@@ -211,6 +221,8 @@ def key_gradients_kernel(
     BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    QUERY_BITS: tl.constexpr,
+    KEY_BITS: tl.constexpr,
     UNIT: tl.constexpr,
     AFFINE: tl.constexpr,
     CAUSAL: tl.constexpr,
@@ -291,65 +303,62 @@ def key_gradients_kernel(
             full = tl.where(sound, full, last)
             end = tl.maximum(end, full)
         inverse_tau = 1.0
-        # An index rather than a pointer, which would take two registers where none is left.
-        line_base = head * line_row + origin
+        line_here = line
         if AFFINE == "tau":
             inverse_tau = 1.0 / tl.load(taus + head * tau_row)
-        for part in tl.static_range(3):
-            if part == 0:
-                begin, stop = first, full
-            elif part == 1:
-                begin, stop = full, end
-            else:
-                begin, stop = end, last
-            if part == 1 or (part == 0 and not LISTS) or (part == 2 and (WINDOW or LISTS)):
-                sum_key, sum_value = _key_tiles(
-                    sum_key,
-                    sum_value,
-                    k,
-                    v,
-                    key_position,
-                    key_document,
-                    unmasked,
-                    key_block * BLOCK_N,
-                    query + (batch * query_batch + head.to(tl.int64) * query_head) * UNIT,
-                    grad_out + (batch * grad_batch + head.to(tl.int64) * grad_head) * UNIT,
-                    terms + row * padded * 2,
-                    query_positions,
-                    query_documents,
-                    line,
-                    line_base,
-                    blocks,
-                    begin,
-                    stop,
-                    start,
-                    query_row,
-                    grad_row,
-                    query_length,
-                    length,
-                    inverse_tau,
-                    unit,
-                    window,
-                    sinks,
-                    part != 1,
-                    D,
-                    DV,
-                    BLOCK_D,
-                    BLOCK_DV,
-                    BLOCK_M,
-                    BLOCK_N,
-                    AFFINE,
-                    CAUSAL,
-                    WINDOW,
-                    SINKS,
-                    POSITIONS,
-                    DOCUMENTS,
-                    KEY_MASK,
-                    LISTS,
-                    PTX,
-                    PRECISION,
-                    WIDE,
-                )
+        else:
+            line_here += (head.to(tl.int64) * line_row + origin) * 2
+        for masked in tl.static_range(2):
+            sum_key, sum_value = _key_tiles(
+                sum_key,
+                sum_value,
+                k,
+                v,
+                key_position,
+                key_document,
+                unmasked,
+                key_block * BLOCK_N,
+                query + (batch * query_batch + head.to(tl.int64) * query_head) * UNIT,
+                grad_out + (batch * grad_batch + head.to(tl.int64) * grad_head) * UNIT,
+                terms + row * padded * 2,
+                query_positions,
+                query_documents,
+                line_here,
+                blocks,
+                first if masked else full,
+                last - (end - full) if masked else end,
+                full,
+                end - full,
+                start,
+                query_row,
+                grad_row,
+                query_length,
+                length,
+                inverse_tau,
+                unit,
+                window,
+                sinks,
+                masked,
+                D,
+                DV,
+                BLOCK_D,
+                BLOCK_DV,
+                BLOCK_M,
+                BLOCK_N,
+                QUERY_BITS,
+                KEY_BITS,
+                AFFINE,
+                CAUSAL,
+                WINDOW,
+                SINKS,
+                POSITIONS,
+                DOCUMENTS,
+                KEY_MASK,
+                LISTS,
+                PTX,
+                PRECISION,
+                WIDE,
+            )
     # The gains were in base 2.
     sum_key = sum_key * 0.6931471805599453
     if AFFINE == "tau":

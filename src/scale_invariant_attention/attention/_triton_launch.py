@@ -8,22 +8,23 @@ import torch.nn.functional as F
 import triton
 from torch import Tensor
 
-from . import tiled
 from ._opaque import Gradients
 from ._tables import fold
 from ._triton_decode import merge_kernel, split_kernel
 from ._triton_forward import forward_kernel
 from ._triton_key_gradients import key_gradients_kernel
-from ._triton_plan import FAR, Plan, rows_in_order
+from ._triton_plan import FAR, Plan, row_stride, rows_in_order
 from ._triton_query_gradients import query_gradients_kernel
 from ._triton_rows import row_terms_kernel, spoil_kernel
-from ._triton_tables import diagonals_kernel
+from ._triton_tables import diagonals_kernel, distances_kernel
 from .contract import AttentionCall
 
 # Rows of a key head up to which the decoding kernel runs.
-DECODE_ROWS = 32
+DECODE_ROWS = 128
 # Rows of a block of the kernels that prepare data by row; tiles divide WHOLE.
 PREPARED, WHOLE = 64, 128
+# Queries, keys and offsets of a tile in the kernel of the gradients of tables by distance.
+SIDE = 32
 
 
 def forward(call: AttentionCall) -> tuple[Tensor, Tensor]:
@@ -63,6 +64,7 @@ def _forward(plan: Plan) -> tuple[Tensor, Tensor]:
             plan.numerics,
             plan.seen,
             plan.lists(tile),
+            tile.arguments(),
             out=out,
             lse=lse,
             spoil=spoil,
@@ -71,10 +73,6 @@ def _forward(plan: Plan) -> tuple[Tensor, Tensor]:
             heads=plan.heads,
             query_blocks=query_blocks,
             key_blocks=triton.cdiv(plan.key_length, tile.keys),
-            BLOCK_M=tile.queries,
-            BLOCK_N=tile.keys,
-            num_warps=tile.warps,
-            num_stages=tile.stages,
         ),
     )
     return out, lse
@@ -91,7 +89,9 @@ def _decode(plan: Plan) -> tuple[Tensor, Tensor]:
         first = min(first, plan.key_length - 1)
     keys = plan.key_length - first
     wanted = triton.cdiv(2 * plan.device.processors, plan.batch * plan.key_heads)
-    split = triton.cdiv(triton.cdiv(keys, wanted), tile.keys) * tile.keys
+    # Many rows need more registers: those of twice the warps, then of half the keys.
+    block = tile.keys if rows <= 64 else max(16, tile.keys // 2)
+    split = triton.cdiv(triton.cdiv(keys, wanted), block) * block
     count = triton.cdiv(keys, split)
     parts = plan.empty(plan.batch, plan.heads, plan.query_length, count, plan.value_dim)
     part_lse = plan.empty(plan.batch, plan.heads, plan.query_length, count)
@@ -110,8 +110,8 @@ def _decode(plan: Plan) -> tuple[Tensor, Tensor]:
             first_key=first,
             split=split,
             ROWS=max(16, triton.next_power_of_2(rows)),
-            BLOCK_N=tile.keys,
-            num_warps=tile.warps,
+            BLOCK_N=block,
+            num_warps=tile.warps if rows <= 32 else 2 * tile.warps,
             num_stages=tile.stages,
         ),
     )
@@ -141,10 +141,7 @@ def backward(
     affine_grads: bool,
 ) -> Gradients:
     """Gradients of a call that is not empty."""
-    plan = Plan(call)
-    if affine_grads and plan.affine_kind == "table":
-        # Distances are scattered over the tiles: no program owns those of a table's entry.
-        return tiled.backward(call, out, lse, grad_out, grad_lse, affine_grads)
+    plan = Plan(call, tau_gradient=affine_grads and call.tau is not None)
     grad_out = rows_in_order(grad_out.to(call.query.dtype))
     if any(stride % plan.unit for stride in grad_out.stride()[:3]):
         grad_out = grad_out.contiguous()
@@ -163,11 +160,11 @@ def backward(
         "key_heads": plan.key_heads,
     }
     grad_key, grad_value = _key_gradients(plan, shared)
-    tau_grads = affine_grads and call.tau is not None
-    grad_query, grad_tau = _query_gradients(plan, shared, tau_grads)
+    grad_query, grad_tau = _query_gradients(plan, shared)
     gain = bias = None
     if affine_grads and call.tau is None:
-        gain, bias = _table_gradients(plan, shared)
+        sums = _distance_sums if plan.has_positions else _diagonal_sums
+        gain, bias = _table_gradients(plan, *sums(plan, shared))
     return Gradients(grad_query, grad_key, grad_value, gain, bias, grad_tau)
 
 
@@ -209,27 +206,22 @@ def _key_gradients(plan: Plan, shared: dict[str, Any]) -> tuple[Tensor, Tensor]:
             key_gradients_kernel,
             shared,
             plan.lists(tile, by_key=True),
+            tile.arguments(by_key=True),
             plan.strides("grad_key", grad_key),
             plan.strides("grad_value", grad_value),
             grad_key=grad_key,
             grad_value=grad_value,
             query_blocks=triton.cdiv(plan.query_length, tile.queries),
-            BLOCK_M=tile.queries,
-            BLOCK_N=tile.keys,
-            num_warps=tile.warps,
-            num_stages=tile.stages,
         ),
     )
     return store_key(), store_value()
 
 
-def _query_gradients(
-    plan: Plan, shared: dict[str, Any], tau_grads: bool
-) -> tuple[Tensor, Tensor | None]:
+def _query_gradients(plan: Plan, shared: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
     tile = plan.tile("queries")
     grad_query, store = _writable(plan.call.query)
     query_blocks = triton.cdiv(plan.query_length, tile.queries)
-    grad_taus = plan.empty(plan.batch, plan.heads, query_blocks) if tau_grads else None
+    grad_taus = plan.empty(plan.batch, plan.heads, query_blocks) if plan.tau_gradient else None
     plan.launch(
         query_gradients_kernel,
         (query_blocks, plan.batch * plan.heads),
@@ -237,17 +229,14 @@ def _query_gradients(
             query_gradients_kernel,
             shared,
             plan.lists(tile),
+            tile.arguments(),
             plan.strides("grad_query", grad_query),
             grad_query=grad_query,
             grad_taus=grad_taus,
-            slope_line=plan.lines[1] if tau_grads else None,
+            slope_line=plan.lines[1],
             query_blocks=query_blocks,
             key_blocks=triton.cdiv(plan.key_length, tile.keys),
-            TAU_GRADIENT=tau_grads,
-            BLOCK_M=tile.queries,
-            BLOCK_N=tile.keys,
-            num_warps=tile.warps,
-            num_stages=tile.stages,
+            TAU_GRADIENT=plan.tau_gradient,
         ),
     )
     tau = plan.call.tau
@@ -256,14 +245,12 @@ def _query_gradients(
     return store(), fold(grad_taus.double().sum((0, 2)), tau).to(tau.dtype)
 
 
-def _table_gradients(plan: Plan, shared: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    tile, visibility = plan.tile("diagonals"), plan.call.visibility
+def _diagonal_sums(plan: Plan, shared: dict[str, Any]) -> tuple[Tensor, int]:
+    """Gradients of gain and bias ``[heads, 2, offsets]``, and the index of offset zero."""
+    tile = plan.tile("diagonals")
     block = tile.queries
-    window = FAR if visibility.window is None else visibility.window
-    highest = min(plan.key_length, window) - 1
-    lowest = 0 if visibility.is_causal else -(min(plan.query_length, window) - 1)
-    first = lowest // block
-    count = highest // block + 2 - first
+    first, last = _blocks_of_offsets(plan, block)
+    count = last + 1 - first
     # For gain and bias: offsets below and from the corner of each diagonal of tiles.
     sums = plan.empty(plan.heads, count, 2, 2, block)
     plan.launch(
@@ -283,10 +270,66 @@ def _table_gradients(plan: Plan, shared: dict[str, Any]) -> tuple[Tensor, Tensor
     )
     below, above = sums.double().permute(3, 0, 2, 1, 4)
     by_offset = F.pad(below, (0, 0, 0, 1)) + F.pad(above, (0, 0, 1, 0))
-    by_offset = by_offset.flatten(2)  # [heads, 2, offsets from (first - 1) * block]
-    zero = (1 - first) * block
+    return by_offset.flatten(2), (1 - first) * block
+
+
+def _distance_sums(plan: Plan, shared: dict[str, Any]) -> tuple[Tensor, int]:
+    """The same for explicit positions, from queries and keys in the order of their positions."""
+    first, last = _blocks_of_offsets(plan, SIDE)
+    count = last - first
+    sums = plan.empty(plan.heads, 2, count * SIDE)
+    visibility = plan.call.visibility
+    query_order = _order(visibility.query_positions, visibility.query_documents)
+    key_order = _order(visibility.key_positions, visibility.key_documents)
+    plan.launch(
+        distances_kernel,
+        (count, plan.heads),
+        **plan.select(
+            distances_kernel,
+            shared,
+            query_order=query_order,
+            key_order=key_order,
+            query_order_row=row_stride(query_order),
+            key_order_row=row_stride(key_order),
+            sums=sums,
+            first_block=first,
+            batch=plan.batch,
+            scale=plan.call.scale,
+            SIDE=SIDE,
+            num_warps=8,
+        ),
+    )
+    return sums.double(), -first * SIDE
+
+
+def _blocks_of_offsets(plan: Plan, block: int) -> tuple[int, int]:
+    """The first and the last block of offsets; with explicit positions the tables bound distances."""
+    visibility, gain = plan.call.visibility, plan.call.gain
+    assert gain is not None
+    window = FAR if visibility.window is None else visibility.window
+    above, below = plan.key_length, plan.query_length
+    if plan.has_positions:
+        above = below = gain.shape[1]
+    highest = min(above, window) - 1
+    lowest = 0 if visibility.is_causal else -(min(below, window) - 1)
+    return lowest // block, highest // block + 1
+
+
+def _order(positions: Tensor | None, documents: Tensor | None) -> Tensor:
+    """Indices in the order of documents and, within them, positions: ``[1 or batch, length]``."""
+    assert positions is not None
+    order = positions.argsort(dim=1, stable=True)
+    if documents is not None:
+        order = order.expand(max(order.shape[0], documents.shape[0]), -1)
+        by_document = documents.expand(order.shape).gather(1, order).argsort(dim=1, stable=True)
+        order = order.gather(1, by_document)
+    return order.contiguous()
+
+
+def _table_gradients(plan: Plan, by_offset: Tensor, zero: int) -> tuple[Tensor, Tensor]:
+    """Gradients of gain and bias from those by offset, offset zero at index `zero`."""
     by_distance = by_offset[:, :, zero:]
-    if not visibility.is_causal:
+    if not plan.call.visibility.is_causal:
         mirrored = by_offset[:, :, :zero].flip(-1)
         length = max(by_distance.shape[2], mirrored.shape[2] + 1)
         by_distance = F.pad(by_distance, (0, length - by_distance.shape[2]))

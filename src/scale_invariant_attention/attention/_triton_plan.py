@@ -1,6 +1,7 @@
 """A call as the Triton kernels read it: arguments, tile sizes, gain and bias by offset, block lists."""
 
 from contextlib import AbstractContextManager, nullcontext
+from ctypes import c_float
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import e, log2
@@ -10,7 +11,7 @@ import torch
 import triton
 from torch import Tensor
 
-from ._triton_tables import line_kernel
+from ._triton_rows import line_kernel
 from .contract import AttentionCall
 from .numerics import allows_tf32
 from .visibility import BlockMap
@@ -31,6 +32,23 @@ class Tile:
     keys: int
     warps: int = 4
     stages: int = 2
+    # Whether the compiler puts the warps of a product side by side along columns, not along rows.
+    beside: bool = False
+
+    def arguments(self, by_key: bool = False) -> dict[str, Any]:
+        """The arguments of a kernel with a tile of queries by keys or, `by_key`, keys by queries."""
+        # Bits of rows and columns that count the elements of a thread. A fragment of 16 by 8 has rows
+        # 8 apart and neighbouring columns; beyond what all warps cover, they start again.
+        height, width = (16, 8 * self.warps) if self.beside else (16 * self.warps, 8)
+        rows, columns = 8 | -height, 1 | -width
+        return {
+            "BLOCK_M": self.queries,
+            "BLOCK_N": self.keys,
+            "QUERY_BITS": columns if by_key else rows,
+            "KEY_BITS": rows if by_key else columns,
+            "num_warps": self.warps,
+            "num_stages": self.stages,
+        }
 
 
 @dataclass(frozen=True)
@@ -49,7 +67,7 @@ class Device:
         if self.kind == "interpreter":
             return Tile(16, 16) if kernel == "diagonals" else Tile(32, 32)
         if itemsize == 4 or size > 128:
-            return WIDE_TILES[kernel]
+            return (FLOAT32_TILES if itemsize == 4 else WIDE_TILES)[kernel]
         column = 0 if size <= 64 else 1
         if self.kind == "hip":
             return HIP_TILES[kernel][column]
@@ -68,7 +86,7 @@ class Device:
 # counting, not by running.
 AMPERE_TILES = {
     "forward": (Tile(128, 64, 4, 3), Tile(128, 64, 8, 3)),
-    "keys": (Tile(32, 128, 8, 2), Tile(64, 64, 8, 2)),
+    "keys": (Tile(32, 128, 8, 2), Tile(64, 64, 8, 2, beside=True)),
     "queries": (Tile(128, 64, 8, 2), Tile(128, 32, 8, 2)),
     "diagonals": (Tile(32, 32, 4, 1), Tile(32, 32, 4, 1)),
     "decode": (Tile(16, 64, 4, 3), Tile(16, 64, 4, 3)),
@@ -87,7 +105,14 @@ HIP_TILES = {
     "diagonals": (Tile(64, 64, 8, 1), Tile(64, 64, 8, 1)),
     "decode": (Tile(16, 64, 4, 1), Tile(16, 32, 4, 1)),
 }
-# For float32, and for larger heads.
+# Tiles that would spill with explicit positions, which are 64-bit numbers, or with sinks; and those
+# used instead.
+LESS_CROWDED = {
+    Tile(128, 64, 4, 3): Tile(128, 32, 4, 3),
+    Tile(128, 64, 8, 2): Tile(128, 32, 8, 2),
+    Tile(32, 128, 8, 2): Tile(16, 128, 8, 2),
+}
+# For larger heads.
 WIDE_TILES = {
     "forward": Tile(64, 32, 8, 2),
     "keys": Tile(32, 32, 8, 1),
@@ -95,6 +120,7 @@ WIDE_TILES = {
     "diagonals": Tile(32, 32, 8, 1),
     "decode": Tile(16, 32, 4, 2),
 }
+FLOAT32_TILES = WIDE_TILES | {"forward": Tile(32, 32, 8, 2)}
 
 
 def is_interpreted() -> bool:
@@ -117,8 +143,11 @@ def _device(device: torch.device) -> Device:
 class Plan:
     """A call as the kernels read it."""
 
-    def __init__(self, call: AttentionCall, device: Device | None = None) -> None:
+    def __init__(
+        self, call: AttentionCall, device: Device | None = None, tau_gradient: bool = False
+    ) -> None:
         self.call = call
+        self.tau_gradient = tau_gradient
         self.device = _device(call.query.device) if device is None else device
         self.query, self.key, self.value = (
             rows_in_order(tensor) for tensor in (call.query, call.key, call.value)
@@ -153,7 +182,9 @@ class Plan:
 
     def tile(self, kernel: str) -> Tile:
         """The tile of a kernel."""
-        return self.device.tile(kernel, max(self.blocks), self.query.element_size())
+        tile = self.device.tile(kernel, max(self.blocks), self.query.element_size())
+        crowded = self.has_positions or self.call.visibility.sinks > 0
+        return LESS_CROWDED.get(tile, tile) if crowded else tile
 
     @cached_property
     def reach(self) -> tuple[int, int, int]:
@@ -170,18 +201,18 @@ class Plan:
 
     @cached_property
     def lines(self) -> tuple[Tensor | None, Tensor | None]:
-        """Gain and bias by offset, interleaved, and their derivatives by tau."""
+        """Gain and bias by offset, interleaved, and for its gradient their derivatives by tau."""
         if self.affine_kind == "tau":
             return None, None
         call, (origin, size, length) = self.call, self.reach
         tables = [t for t in (call.gain, call.bias, call.tau) if t is not None]
         rows = max(table.shape[0] for table in tables)
         line = self.empty(rows, size, 2)
-        slopes = None if call.tau is None else self.empty(rows, size, 2)
+        slopes = self.empty(rows, size, 2) if self.tau_gradient else None
         gain, bias, tau = (
             None if t is None else t.detach().contiguous() for t in (call.gain, call.bias, call.tau)
         )
-        high = torch.tensor(call.scale, dtype=torch.float32, device="cpu").item()
+        high = c_float(call.scale).value
         self.launch(
             line_kernel,
             (triton.cdiv(size, 256), rows),
@@ -190,9 +221,9 @@ class Plan:
             taus=None if tau is None else tau.double(),
             gains=gain,
             biases=bias,
-            tau_row=_row_stride(tau),
-            gain_row=_row_stride(gain),
-            bias_row=_row_stride(bias),
+            tau_row=row_stride(tau),
+            gain_row=row_stride(gain),
+            bias_row=row_stride(bias),
             size=size,
             length=length,
             origin=origin,
@@ -223,7 +254,7 @@ class Plan:
             "line_row": 0 if line is None or line.shape[0] == 1 else line.shape[1],
             "origin": origin,
             "length": length,
-            "tau_row": _row_stride(tau),
+            "tau_row": row_stride(tau),
             "unit": scale * log2(e),
             # Of the queries: the gain of "tau" is positive, whatever the scale.
             "sign": 1.0 if tau is None else float((self.call.scale > 0) - (self.call.scale < 0)),
@@ -284,13 +315,13 @@ class Plan:
         for name in ("query_positions", "key_positions", "query_documents", "key_documents"):
             tensor = getattr(visibility, name)
             tensor = None if tensor is None else tensor.contiguous()
-            found |= {name: tensor, f"{name}_row": _row_stride(tensor)}
+            found |= {name: tensor, f"{name}_row": row_stride(tensor)}
         mask = visibility.key_mask
         mask = None if mask is None else mask.contiguous().view(torch.uint8)
         limit = 2**62 if self.has_positions else FAR
         return found | {
             "key_mask": mask,
-            "key_mask_row": _row_stride(mask),
+            "key_mask_row": row_stride(mask),
             "window": min(visibility.window or 0, limit),
             "sinks": min(visibility.sinks, limit),
             "CAUSAL": visibility.is_causal,
@@ -309,7 +340,8 @@ class Plan:
         if not self.by_lists:
             return {"counts": None, "blocks": None, "block_row": 0, "LISTS": False}
         visibility = self.call.visibility_with_positions()
-        some, full = BlockMap(visibility, tile.queries, tile.keys).every()
+        block_map = BlockMap(visibility, tile.queries, tile.keys)
+        some, full = block_map.every()
         shape = (
             visibility.rows,
             triton.cdiv(self.query_length, tile.queries),
@@ -319,6 +351,9 @@ class Plan:
         # The last block may be cut short: only the mask knows.
         ends = (self.query_length % tile.queries, self.key_length % tile.keys)
         full = full.clone()
+        if visibility.sinks > 0:
+            # Only masked tiles know sinks.
+            full &= (block_map.key_low >= visibility.sinks).unsqueeze(-2)
         if ends[0] and by_key:
             full[:, -1] = False
         if ends[1] and not by_key:
@@ -372,5 +407,6 @@ def rows_in_order(tensor: Tensor) -> Tensor:
     return tensor if tensor.stride(3) == 1 else tensor.contiguous()
 
 
-def _row_stride(tensor: Tensor | None) -> int:
+def row_stride(tensor: Tensor | None) -> int:
+    """Elements from one row of a batch to the next; 0 if they share one."""
     return 0 if tensor is None or tensor.shape[0] == 1 else tensor.stride(0)

@@ -14,7 +14,9 @@ from ._triton_tiles import (
     finite,
     load_rows,
     logits,
+    masked_block,
     narrow,
+    offsets,
     product,
     slopes,
     visible,
@@ -38,10 +40,11 @@ def _query_tiles(
     key_mask,
     line,
     slope_line,
-    line_base,
     blocks,
     first,
     last,
+    full,
+    gap,
     start,
     key_row,
     value_row,
@@ -58,6 +61,8 @@ def _query_tiles(
     BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    QUERY_BITS: tl.constexpr,
+    KEY_BITS: tl.constexpr,
     AFFINE: tl.constexpr,
     TAU_GRADIENT: tl.constexpr,
     CAUSAL: tl.constexpr,
@@ -74,8 +79,10 @@ def _query_tiles(
     """Add the key blocks ``[first, last)`` to the gradients of a block of queries and of tau."""
     columns = tl.arange(0, BLOCK_N)
     depth, value_depth = tl.arange(0, BLOCK_D)[None, :], tl.arange(0, BLOCK_DV)[None, :]
-    for index in range(first, last):
-        block = tl.load(blocks + index) if LISTS else index
+    for step in range(first, last):
+        block = masked_block(step, full, gap) if MASK else step
+        if LISTS:
+            block = tl.load(blocks + block)
         begin = block * BLOCK_N
         is_key = begin + columns < key_length
         here = tl.full([], begin, tl.int64)
@@ -92,15 +99,19 @@ def _query_tiles(
         if POSITIONS:
             key_position = tl.load(key_positions + begin + columns, mask=is_key, other=0)[None, :]
             offset = query_position[:, None] - key_position
+            index, constant = offset, tl.full([], 0, tl.int32)
             exists, sink = is_key[None, :], key_position < sinks
         else:
-            position = start + tl.arange(0, BLOCK_M)
-            offset = (position - begin)[:, None] - columns[None, :]
+            rows = tl.arange(0, BLOCK_M)
+            index, constant = offsets(
+                start - begin, rows[:, None], columns[None, :], QUERY_BITS, KEY_BITS
+            )
+            offset, position = index + constant, start + rows
             # Written with offsets, as in forward.
             exists = offset > (position - key_length)[:, None]
             sink = offset > (position - sinks)[:, None]
-        gain, bias = affine(offset, line, line_base, length, inverse_tau, unit, AFFINE, CAUSAL, PTX)
-        if SINKS:
+        gain, bias = affine(index, constant, line, length, inverse_tau, unit, AFFINE, CAUSAL, PTX)
+        if MASK and SINKS:
             gain, bias = tl.where(sink, unit, gain), tl.where(sink, 0.0, bias)
         weights = tl.exp2(logits(scores, gain, bias) - base[:, None])
         grad_weights = product(grad, tl.trans(v), PRECISION, WIDE)
@@ -130,10 +141,10 @@ def _query_tiles(
             grad_logits = tl.where(seen, grad_logits, 0.0)
         if TAU_GRADIENT:
             of_gain, of_bias = slopes(
-                offset, slope_line, line_base, gain, inverse_tau, unit, AFFINE, CAUSAL, PTX
+                index, constant, slope_line, gain, inverse_tau, unit, AFFINE, CAUSAL, PTX
             )
             by_pair = grad_logits * tl.fma(scores, of_gain, of_bias)
-            if SINKS:
+            if MASK and SINKS:
                 by_pair = tl.where(sink, 0.0, by_pair)
             grad_tau += tl.sum(by_pair, 1)
         grad_query = add_product(
@@ -214,6 +225,8 @@ def query_gradients_kernel(
     BLOCK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    QUERY_BITS: tl.constexpr,
+    KEY_BITS: tl.constexpr,
     UNIT: tl.constexpr,
     AFFINE: tl.constexpr,
     TAU_GRADIENT: tl.constexpr,
@@ -257,7 +270,6 @@ def query_gradients_kernel(
     )
     grad = tl.where(silent, 0.0, grad.to(tl.float32)).to(grad.dtype)
     inverse_tau = 1.0
-    line_base = 0
     if AFFINE == "tau":
         inverse_tau = 1.0 / tl.load(taus + head * tau_row)
         q = (q.to(tl.float32) * sign).to(q.dtype)
@@ -299,63 +311,59 @@ def query_gradients_kernel(
 
     sum_query = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     sum_tau = tl.zeros([BLOCK_M], tl.float32)
-    for part in tl.static_range(3):
-        if part == 0:
-            begin, stop = first, full
-        elif part == 1:
-            begin, stop = full, end
-        else:
-            begin, stop = end, last
-        if part != 0 or (WINDOW and not LISTS):
-            sum_query, sum_tau = _query_tiles(
-                sum_query,
-                sum_tau,
-                q,
-                grad,
-                base,
-                delta,
-                query_position,
-                query_document,
-                key,
-                value,
-                key_positions,
-                key_documents,
-                key_mask,
-                line,
-                slope_line,
-                line_base,
-                blocks,
-                begin,
-                stop,
-                start,
-                key_row,
-                value_row,
-                key_length,
-                length,
-                inverse_tau,
-                unit,
-                window,
-                sinks,
-                part != 1,
-                D,
-                DV,
-                BLOCK_D,
-                BLOCK_DV,
-                BLOCK_M,
-                BLOCK_N,
-                AFFINE,
-                TAU_GRADIENT,
-                CAUSAL,
-                WINDOW,
-                SINKS,
-                POSITIONS,
-                DOCUMENTS,
-                KEY_MASK,
-                LISTS,
-                PTX,
-                PRECISION,
-                WIDE,
-            )
+    for masked in tl.static_range(2):
+        sum_query, sum_tau = _query_tiles(
+            sum_query,
+            sum_tau,
+            q,
+            grad,
+            base,
+            delta,
+            query_position,
+            query_document,
+            key,
+            value,
+            key_positions,
+            key_documents,
+            key_mask,
+            line,
+            slope_line,
+            blocks,
+            first if masked else full,
+            last - (end - full) if masked else end,
+            full,
+            end - full,
+            start,
+            key_row,
+            value_row,
+            key_length,
+            length,
+            inverse_tau,
+            unit,
+            window,
+            sinks,
+            masked,
+            D,
+            DV,
+            BLOCK_D,
+            BLOCK_DV,
+            BLOCK_M,
+            BLOCK_N,
+            QUERY_BITS,
+            KEY_BITS,
+            AFFINE,
+            TAU_GRADIENT,
+            CAUSAL,
+            WINDOW,
+            SINKS,
+            POSITIONS,
+            DOCUMENTS,
+            KEY_MASK,
+            LISTS,
+            PTX,
+            PRECISION,
+            WIDE,
+        )
     sum_query = sum_query * 0.6931471805599453
     if AFFINE == "tau":
         sum_query = sum_query * sign

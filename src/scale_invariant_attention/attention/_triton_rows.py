@@ -1,7 +1,9 @@
-"""Kernels that prepare a number per key or query: what is not finite, and the terms of backward."""
+"""Kernels that prepare numbers by key, query or offset: flags, terms of backward, gain and bias."""
 
 import triton
 import triton.language as tl
+
+from ._triton_tiles import distance_of
 
 
 @triton.jit(
@@ -111,3 +113,59 @@ def row_terms_kernel(
     base = natural * 1.4426950408889634
     tl.store(terms + 2 * flat, tl.where(silent, float("inf"), base))
     tl.store(terms + 2 * flat + 1, tl.where(silent, 0.0, delta))
+
+
+@triton.jit(
+    do_not_specialize=[
+        *("tau_row", "gain_row", "bias_row", "size", "length", "origin"),
+        *("scale_high", "scale_low"),
+    ]
+)
+def line_kernel(
+    line,
+    slope_line,
+    taus,
+    gains,
+    biases,
+    tau_row,
+    gain_row,
+    bias_row,
+    size,
+    length,
+    origin,
+    scale_high,
+    scale_low,
+    BLOCK: tl.constexpr,
+    TAU: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    SLOPES: tl.constexpr,
+):
+    """Write gain and bias in base 2 for the offsets ``-origin .. size - origin - 1`` of one head.
+
+    They come from tau, in float64, or from tables of `length` distances. With SLOPES also their
+    derivatives by tau, in natural units.
+    """
+    head = tl.program_id(1).to(tl.int64)
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = index < size
+    distance = distance_of(index - origin, CAUSAL)
+    # 32-bit arguments carry the scale as a sum of two.
+    scale = tl.full([], scale_high, tl.float64) + tl.full([], scale_low, tl.float64)
+    if TAU:
+        tau = tl.load(taus + head * tau_row)
+        t = distance.to(tl.float64)
+        growth = 2.0 * tl.log(1.0 + t / tau)
+        gain, bias = tl.sqrt(1.0 + growth), -growth
+    else:
+        # Distances beyond the tables belong to hidden pairs.
+        known = tl.minimum(distance, length - 1)
+        gain = tl.load(gains + head * gain_row + known, mask=inside, other=0.0).to(tl.float64)
+        bias = tl.load(biases + head * bias_row + known, mask=inside, other=0.0).to(tl.float64)
+    at = (head * size + index) * 2
+    log2_e = 1.4426950408889634
+    tl.store(line + at, (gain * scale * log2_e).to(tl.float32), mask=inside)
+    tl.store(line + at + 1, (bias * log2_e).to(tl.float32), mask=inside)
+    if SLOPES:
+        slope = -t / (tau * (t + tau))
+        tl.store(slope_line + at, (slope / gain * scale).to(tl.float32), mask=inside)
+        tl.store(slope_line + at + 1, (-2.0 * slope).to(tl.float32), mask=inside)

@@ -51,22 +51,35 @@ def finite(x):
 
 
 @triton.jit
-def _pair(line, index, PTX: tl.constexpr):
-    """The two numbers of entry `index`."""
+def offsets(shift, queries, keys, QUERY_BITS: tl.constexpr, KEY_BITS: tl.constexpr):
+    """Offsets ``shift + query - key`` of a tile in two parts: one per thread, and constants.
+
+    `queries` and `keys` are indices within the tile, and the bits count the elements of a thread in the
+    layout of a product. The sum is correct for any bits; with these, LLVM sees the constants.
+    """
+    by_thread = shift + ((queries & ~QUERY_BITS) - (keys & ~KEY_BITS))
+    return by_thread, (queries & QUERY_BITS) - (keys & KEY_BITS)
+
+
+@triton.jit
+def _pair(line, index, constant, PTX: tl.constexpr):
+    """The two numbers of entry ``index + constant``."""
     if PTX:
         # Pure, so that LLVM loads equal indices of a thread once; and no tl.load, because those in a
-        # loop are pipelined through shared memory, which the tables would overflow.
+        # loop are pipelined through shared memory, which the tables would overflow. Constants are
+        # added last and in 64 bits: so they become part of the instruction.
+        at = line.to(tl.int64) + index.to(tl.int64) * 8
         first, second = tl.inline_asm_elementwise(
-            "{ .reg .b64 a; mad.wide.s32 a, $2, 8, $3; ld.global.nc.v2.f32 {$0, $1}, [a]; }",
-            "=f,=f,r,l",
-            [index, line.to(tl.int64)],
+            "ld.global.nc.v2.f32 {$0, $1}, [$2];",
+            "=f,=f,l",
+            [at + constant.to(tl.int64) * 8],
             dtype=(tl.float32, tl.float32),
             is_pure=True,
             pack=1,
         )
     else:
-        first = tl.load(line + 2 * index)
-        second = tl.load(line + 2 * index + 1)
+        first = tl.load(line + 2 * (index + constant))
+        second = tl.load(line + 2 * (index + constant) + 1)
     return first, second
 
 
@@ -99,9 +112,9 @@ def distance_of(offset, CAUSAL: tl.constexpr):
 
 @triton.jit
 def affine(
-    offset,
+    index,
+    constant,
     line,
-    line_base,
     length,
     inverse_tau,
     unit,
@@ -109,20 +122,21 @@ def affine(
     CAUSAL: tl.constexpr,
     PTX: tl.constexpr,
 ):
-    """Gain and bias of pairs at integer position offsets.
+    """Gain and bias of pairs at the integer position offsets ``index + constant``.
 
-    AFFINE is "line": `line` holds pairs by offset, also negative ones, with offset zero at index
-    `line_base`; "table": by distance, and `length` of them; or "tau": computed in registers, with `unit`
-    the gain at distance zero.
+    AFFINE is "line": `line` points to the pair of offset zero, and holds negative ones too; "table": to
+    that of distance zero, and there are `length` distances; or "tau": computed in registers, with
+    `unit` the gain at distance zero.
     """
+    distance = distance_of(index + constant, CAUSAL)
     if AFFINE == "line":
-        gain, bias = _pair(line, offset + line_base, PTX)
+        gain, bias = _pair(line, index, constant, PTX)
     elif AFFINE == "table":
         # Distances beyond the table belong to hidden pairs.
-        index = tl.minimum(distance_of(offset, CAUSAL), length - 1).to(tl.int32)
-        gain, bias = _pair(line, index + line_base, PTX)
+        known = tl.minimum(distance, length - 1).to(tl.int32)
+        gain, bias = _pair(line, known, tl.full([], 0, tl.int32), PTX)
     else:
-        ratio = distance_of(offset, CAUSAL).to(tl.float32) * inverse_tau
+        ratio = distance.to(tl.float32) * inverse_tau
         # u / ln 2, with u = log1p(t / tau): gain = sqrt(1 + 2 u), bias = -2 u
         w = _log2(1.0 + ratio, PTX)
         square = unit * unit
@@ -139,9 +153,9 @@ def logits(scores, gain, bias):
 
 @triton.jit
 def slopes(
-    offset,
+    index,
+    constant,
     line,
-    line_base,
     gain,
     inverse_tau,
     unit,
@@ -151,10 +165,10 @@ def slopes(
 ):
     """Derivatives by tau: of the natural logit per raw score, and of the natural bias."""
     if AFFINE == "line":
-        of_gain, of_bias = _pair(line, offset + line_base, PTX)
+        of_gain, of_bias = _pair(line, index, constant, PTX)
     else:
         # u' = -t / (tau (t + tau)); the gain's is u' / gain.
-        ratio = distance_of(offset, CAUSAL).to(tl.float32) * inverse_tau
+        ratio = distance_of(index + constant, CAUSAL).to(tl.float32) * inverse_tau
         slope = -ratio / (1.0 + ratio) * inverse_tau
         of_gain = slope * (unit * unit * 0.6931471805599453) / gain
         of_bias = -2.0 * slope
@@ -206,3 +220,9 @@ def block_range(some, every, last_every, last_some, sound, BLOCK: tl.constexpr):
     full = tl.minimum(tl.maximum((tl.maximum(every, 0) + BLOCK - 1) // BLOCK, first), last)
     end = tl.minimum(tl.maximum(tl.maximum(last_every, 0) // BLOCK, full), last)
     return first, full, tl.where(sound, end, full), last
+
+
+@triton.jit
+def masked_block(index, full, gap):
+    """The block of a masked tile by its index: all but the `gap` blocks from `full` on."""
+    return index + tl.where(index >= full, gap, 0)
