@@ -149,7 +149,7 @@ def _checked_config(model: Any) -> Any:
     kind = type(model).__name__
     if not isinstance(model, PreTrainedModel):
         raise TypeError(
-            f"model must be a model of transformers, got {kind}: load it with from_pretrained, and "
+            f"model must be a transformers model, got {kind}: load it with from_pretrained, and "
             "convert it before wrapping it with PEFT"
         )
     config = model.config
