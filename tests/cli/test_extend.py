@@ -118,7 +118,9 @@ def found(after, fine_tuned=None):
 def test_the_verdict_says_how_far_an_extension_reaches():
     good = _verdict(found((1.01, 0.99, 1.02)))
     assert "costs +0.010 nats per token." in good
-    assert good.endswith("Up to 4,096 tokens the loss stays within 0.05 nats of its value there.")
+    assert good.endswith(
+        "Up to 4,096 tokens the loss stays within 0.05 nats of its value at that length."
+    )
     short = _verdict(found((1.22, 1.2, 2.25)))
     assert "Up to 1,024 tokens" in short and ", and not beyond.\nThe extension falls short" in short
     assert "--fine-tune TOKENS" in short and "--rotaries slow-beyond,yarn-beyond,dynamic" in short

@@ -81,7 +81,7 @@ def extend(
     Measures the spread of every head's scores, tries rotaries and values of tau with the transform for
     that spread on a held-out part of the text, and saves the best model in OUTPUT/model. Shows the loss
     by context length and by position before and after, on another part, and says how far it reaches.
-    With --fine-tune the model is then fine-tuned at its training length, and saved in the folder
+    With --fine-tune the model is then fine-tuned at its training length, and saved in
     OUTPUT/fine-tuning/model.
 
     Rerun an interrupted command to resume it: what OUTPUT/extension.json has is not measured again.
@@ -229,7 +229,7 @@ def _verdict(found: "Extension") -> str:
     sentences = [
         f"At the training length the extension costs {found.cost:+.3f} nats per token"
         f"{', fine-tuning included' if is_tuned else ''}.",
-        f"Up to {found.reach:,} tokens the loss stays within {NEAR} nats of its value there"
+        f"Up to {found.reach:,} tokens the loss stays within {NEAR} nats of its value at that length"
         f"{'' if found.reach == longest else ', and not beyond'}.",
     ]
     if found.cost > NEAR or found.reach < longest:

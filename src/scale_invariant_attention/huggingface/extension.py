@@ -60,11 +60,13 @@ CARD = """\
 # Extended by scale-invariant attention
 
 ```python
-import scale_invariant_attention.huggingface  # of the package scale-invariant-attention
+import scale_invariant_attention.huggingface  # registers the attention with transformers
 from transformers import AutoModelForCausalLM
 
 model = AutoModelForCausalLM.from_pretrained(".")
 ```
+
+It needs the package scale-invariant-attention with its extra huggingface.
 
 {table}
 """
