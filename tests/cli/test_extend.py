@@ -123,7 +123,10 @@ def test_the_verdict_says_how_far_an_extension_reaches():
     )
     short = _verdict(found((1.22, 1.2, 2.25)))
     assert "Up to 1,024 tokens" in short and ", and not beyond.\nThe extension falls short" in short
-    assert "--fine-tune TOKENS" in short and "--rotaries slow-beyond,yarn-beyond,dynamic" in short
+    assert (
+        "--fine-tune TOKENS and --rotaries slow,yarn" in short
+        and "--rotaries slow-beyond,yarn-beyond,dynamic" in short
+    )
     dear = _verdict(found((1.22, 1.2, 1.2)))
     assert "That costs much: try --fine-tune TOKENS" in dear
     tuned = _verdict(found((1.22, 1.2, 2.25), (1.03, 0.95, 0.92)))

@@ -130,6 +130,10 @@ def test_an_interrupted_extension_resumes(extended, tmp_path):
         huggingface.extend(tiny(seed=1), None, sample(), tmp_path, **OPTIONS)
     with pytest.raises(ValueError, match=r"differs in lengths .*: pass another folder"):
         huggingface.extend(tiny(), None, sample(), tmp_path, **{**OPTIONS, "factor": 2})
+    # The losses after the extension, and the saved model, are those of the best candidate.
+    with pytest.raises(ValueError, match="differs in rotaries and taus"):
+        others = {"rotaries": ("ntk",), "taus": (3.0,)}
+        huggingface.extend(tiny(), None, sample(), tmp_path, **{**OPTIONS, **others})
 
 
 def test_fine_tuning_follows(tmp_path):

@@ -236,8 +236,8 @@ def _verdict(found: "Extension") -> str:
         problem = "That costs much" if found.reach == longest else "The extension falls short"
         tune = "--fine-tune with more tokens" if is_tuned else "--fine-tune TOKENS"
         sentences.append(
-            f"{problem}: try {tune}, other rotaries (--rotaries {BEYOND}), or a smaller --factor; "
-            "docs/extending.md says when."
+            f"{problem}: try {tune} and --rotaries slow,yarn, or --rotaries {BEYOND}, or a smaller "
+            "--factor; docs/extending.md says when."
         )
     return "\n".join(sentences)
 

@@ -167,18 +167,14 @@ class Extension:
     @property
     def cost(self) -> float:
         """Loss that the extension adds at the training length, after the fine-tuning if there is one."""
-        return self._last.by_length[0].loss - self.before.by_length[0].loss
+        return (self.fine_tuned or self.after).by_length[0].loss - self.before.by_length[0].loss
 
     @property
     def reach(self) -> int:
         """The length up to which the loss stays within `NEAR` of its value at the training length."""
-        first, *longer = self._last.by_length
+        first, *longer = (self.fine_tuned or self.after).by_length
         near = takewhile(lambda row: row.loss <= first.loss + NEAR, longer)
         return max((row.length for row in near), default=first.length)
-
-    @property
-    def _last(self) -> Losses:
-        return self.fine_tuned or self.after
 
 
 def extend(
@@ -239,13 +235,15 @@ def extend(
         },
         "lengths": list(lengths),
         "tokens": [choice.count, report.count],
+        "rotaries": list(rotaries),
+        "taus": list(taus),
         "with_mean": bool(with_mean),
     }
     with locked(folder, wait=False):
         check_same(folder / IDENTITY, described, "extension")
-        total = (2 + len(rotaries) + len(taus) - 1) * len(lengths) * report.count
+        models = 1 + len(rotaries) + len(taus) + (recipe is not None)
         trained = 0 if recipe is None else recipe.steps * recipe.batch_size * recipe.length
-        total += 0 if recipe is None else trained + len(lengths) * report.count
+        total = models * len(lengths) * report.count + trained
         measure = _Measuring(model, folder / RECORD, total, watch)
 
         def converted(rotary: str, tau: float) -> None:
