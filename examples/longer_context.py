@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, log
 from scale_invariant_attention import huggingface
 from scale_invariant_attention.data import spread_windows, standard_library
 
-LENGTH, BASE = 128, 8.0  # training length, and a sixteenth of it for p-RoPE
+LENGTH = 128  # training length
 
 
 def small_llama() -> PreTrainedModel:
@@ -46,9 +46,9 @@ def main(steps: int, output: Path) -> None:
     model = train(small_llama(), steps, 3e-3, output / "rope")
     show_losses("RoPE", model)
     # A Llama does not normalise its scores: the transform needs their spread, measured with p-RoPE.
-    sample = [spread_windows(standard_library("train"), LENGTH, 32)]
-    scores = huggingface.measure_scores(huggingface.convert(model, "p-rope", base=BASE), sample)
-    model = huggingface.convert(model, tau=10.0, base=BASE, calibration=scores.without_mean)
+    sample = spread_windows(standard_library("train"), LENGTH, 32)
+    measured = huggingface.measure_scores(huggingface.convert(model, "p-rope"), [sample])
+    model = huggingface.convert(model, tau=10.0, calibration=measured.without_mean)
     model = train(model, max(1, steps // 4), 3e-4, output / "scale-invariant")
     show_losses("scale-invariant, fine-tuned for a quarter as long", model)
 
