@@ -305,6 +305,11 @@ def test_a_scheme_that_transformers_cannot_express_is_refused(registered):
         ({"taw": 3}, TypeError, "no option 'taw'.*did you mean 'tau'"),
         ({"scheme": "rope", "tau": 3.0}, TypeError, "no option 'tau'"),
         (
+            {"scheme": "scale-invariant-rope", "factor": 4},
+            TypeError,
+            "no option 'factor'.*with rotary=..., factor",
+        ),
+        (
             {"scheme": "logn-rope", "counts": "context"},
             NotImplementedError,
             "depends on the context length",

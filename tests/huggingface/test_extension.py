@@ -1,6 +1,9 @@
 """Extending a model: losses, the choice on held-out text, what is saved, resuming, refusals."""
 
 import json
+import warnings
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,9 +12,11 @@ from transformers import AutoModelForCausalLM
 
 from scale_invariant_attention import huggingface
 from scale_invariant_attention.data import SameTokens, TokenStream
+from scale_invariant_attention.data.tokens import token_source
 from scale_invariant_attention.evaluation import loss_by_length
+from scale_invariant_attention.evaluation.losses import LengthLoss
 from scale_invariant_attention.huggingface import extension
-from scale_invariant_attention.huggingface.extension import TokenLosses
+from scale_invariant_attention.huggingface.extension import Candidate, Losses, TokenLosses
 
 LENGTH, FACTOR = 16, 4
 OPTIONS = {
@@ -121,23 +126,89 @@ def test_an_interrupted_extension_resumes(extended, tmp_path):
     # What was measured is reported once, as done; the rest piece by piece.
     assert [name for name, _, _ in seen].count("yarn, tau 10") == 1
 
-    with pytest.raises(ValueError, match=r"folder must be new or hold the same extension.*model"):
+    with pytest.raises(ValueError, match="holds another extension, which differs in model"):
         huggingface.extend(tiny(seed=1), None, sample(), tmp_path, **OPTIONS)
-    with pytest.raises(ValueError, match="another lengths"):
+    with pytest.raises(ValueError, match=r"differs in lengths .*: pass another folder"):
         huggingface.extend(tiny(), None, sample(), tmp_path, **{**OPTIONS, "factor": 2})
+    # The losses after the extension, and the saved model, are those of the best candidate.
+    with pytest.raises(ValueError, match="differs in rotaries and taus"):
+        others = {"rotaries": ("ntk",), "taus": (3.0,)}
+        huggingface.extend(tiny(), None, sample(), tmp_path, **{**OPTIONS, **others})
 
 
 def test_fine_tuning_follows(tmp_path):
-    recipe = huggingface.PretrainingRecipe(4 * 4 * LENGTH, LENGTH, 4, learning_rate=1e-2)
+    recipe = huggingface.PretrainingRecipe(
+        4 * 4 * LENGTH, LENGTH, 4, learning_rate=1e-2, warmup_steps=0
+    )
     options = {**OPTIONS, "rotaries": ("own",), "taus": (10.0,), "fine_tune": recipe}
-    model, found = huggingface.extend(tiny(), None, sample(), tmp_path, **options)
-    assert found.fine_tuned.by_length[0].loss < found.after.by_length[0].loss
+    seen = []
+    model, found = huggingface.extend(
+        tiny(), None, sample(), tmp_path, watch=lambda *news: seen.append(news), **options
+    )
+    tuned = found.fine_tuned.by_length[0].loss
+    assert tuned < found.after.by_length[0].loss
+    assert found.cost == tuned - found.before.by_length[0].loss
+    card = (tmp_path / "fine-tuning" / "model" / "README.md").read_text()
+    assert "| tokens | loss before | loss after | loss fine-tuned |" in card
+    assert f" {tuned:.3f} |" in card
+    # One scale for everything, on which each of the four steps counts its tokens.
+    done = [tokens for name, tokens, _ in seen if name == "fine-tuning"]
+    assert [after - before for before, after in pairwise(done)] == [4 * LENGTH] * 3 + [0]
+    assert [tokens for _, tokens, _ in seen] == sorted(tokens for _, tokens, _ in seen)
+    assert seen[-1][1] == seen[-1][2]
     assert found.model_folder == tmp_path / "fine-tuning" / "model"
     again, same = huggingface.extend(tiny(), None, sample(), tmp_path, **options)
     assert same.fine_tuned == found.fine_tuned
     ids = some_tokens(1, 50)
     with torch.no_grad():
         assert torch.equal(again(ids).logits, model.eval()(ids).logits)
+
+
+def test_scores_are_measured_once_for_each_rotary(extended, monkeypatch):
+    model, found, folder = extended
+    recorded = json.loads((folder / "extension.json").read_text())["scores"]
+    assert list(recorded) == ["yarn", "own"]
+    used = model.config.scale_invariant_attention["calibration"]["spread"]
+    assert recorded[found.chosen.rotary]["spread"] == used
+
+    def measured_again(*arguments):
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr(extension, "measure_scores", measured_again)
+    _, same = huggingface.extend(tiny(), None, sample(), folder, **OPTIONS)
+    assert same == found
+
+
+@pytest.mark.parametrize(
+    ("losses", "reach"),
+    [
+        ((1.0, 1.04, 1.05), 4096),
+        ((1.0, 0.9, 1.06), 1024),
+        ((1.0, 2.0, 1.0), 256),
+    ],
+)
+def test_reach_is_the_length_up_to_which_the_loss_stays_near(losses, reach):
+    rows = [
+        LengthLoss(length, loss, None, 4096)
+        for length, loss in zip((256, 1024, 4096), losses, strict=True)
+    ]
+    before, after = Losses((LengthLoss(256, 0.8, None, 4096),), ()), Losses(tuple(rows), ())
+    chosen = Candidate("slow", 10.0, after)
+    found = huggingface.Extension(256, 16, (chosen,), chosen, before, after, None, Path("model"))
+    assert found.reach == reach
+    assert found.cost == pytest.approx(0.2)
+
+
+def test_attention_dropout_is_found_before_anything_is_measured(tmp_path):
+    model = tiny(attention_dropout=0.1)
+    options = {**OPTIONS, "rotaries": ("own", "yarn"), "tokens": 64}
+    with pytest.raises(NotImplementedError, match=r"config.json has attention_dropout 0\.1"):
+        huggingface.extend(model, None, sample(), tmp_path / "new", fine_tune=10**6, **options)
+    assert not (tmp_path / "new").exists()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        huggingface.extend(model, None, sample(), tmp_path / "new", **options)
+    assert ["attention_dropout 0.1" in str(it.message) for it in caught] == [True]
 
 
 def test_text_may_be_tokens_batches_or_a_string():
@@ -147,18 +218,18 @@ def test_text_may_be_tokens_batches_or_a_string():
         def __call__(self, text, add_special_tokens):
             return {"input_ids": [ord(letter) for letter in text]}
 
-    model, ids = tiny(), some_tokens(4, 10)
+    ids = some_tokens(4, 10)
     for text in (ids, list(ids), ids.flatten()):
-        source = extension._token_source(model, None, text)
+        source = token_source(text, None, 96)
         assert source.read(0, 40).tolist() == ids.flatten().tolist()
-    assert extension._token_source(model, Letters(), "AB").read(0, 2).tolist() == [65, 66]
+    assert token_source("AB", Letters(), 96).read(0, 2).tolist() == [65, 66]
     for text, error, message in [
         ("AB", TypeError, "tokenizer must be given"),
         (torch.tensor([95, 96]), ValueError, "below the model's vocab_size, 96, got 96"),
         (7, TypeError, "got a int"),
     ]:
         with pytest.raises(error, match=message):
-            extension._token_source(model, None, text)
+            token_source(text, None, 96)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +237,12 @@ def test_text_may_be_tokens_batches_or_a_string():
     [
         ({"factor": 1}, "factor must satisfy factor >= 2, got 1"),
         ({"factor": 64}, r"text must have at least 2,306 tokens for contexts of 1,024, got 1,200"),
-        ({"rotaries": ("yarm",)}, "rotaries must be one or more of own, .* got .*yarm"),
+        ({"factor": 2, "tokens": 0}, "tokens must satisfy tokens >= 1, got 0"),
+        ({"rotaries": ("yarm",)}, "rotaries must be one or more of own, .*did you mean 'yarn'"),
+        (
+            {"fine_tune": 20 * 16 * LENGTH},
+            "fine_tune must be more than 5,120 tokens, got 5,120: a step has 256, and the first 20",
+        ),
         ({"rotaries": "yarn"}, "rotaries must be one or more of"),
         ({"taus": ()}, "taus must be one or more numbers"),
         ({"taus": (0.0,)}, "taus must satisfy taus > 0, got 0.0"),

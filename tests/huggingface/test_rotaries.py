@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import warnings
 
 import pytest
@@ -152,3 +153,24 @@ def test_a_warning_says_which_models_must_be_fine_tuned(named, needs_training):
     assert ["must be fine-tuned before use" in str(it.message) for it in caught] == (
         [True] if needs_training else []
     )
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options", "advice"),
+    [
+        ("scale-invariant-p-rope", {}, "base, 1024, is above a quarter.*see docs/choose-tau.md"),
+        ("p-rope", {"base": 33.0}, "base, 33, is above a quarter of the training length, 128"),
+        ("scale-invariant-p-rope", {"base": 32.0}, None),
+        ("scale-invariant-rope", {}, None),
+    ],
+)
+def test_a_base_too_large_for_the_training_length_is_named(scheme, options, advice):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        huggingface.convert(tiny(max_position_embeddings=128), scheme, **options)
+    (warning,) = caught
+    assert issubclass(warning.category, UserWarning)
+    if advice is None:
+        assert "base" not in str(warning.message)
+    else:
+        assert re.search(advice, str(warning.message))

@@ -171,7 +171,10 @@ def test_an_unknown_name_is_refused_with_the_nearest(wrong, nearest):
 
 @pytest.mark.parametrize("wrong", ["", "transformer", None, 3, ["rope"], RoPE()])
 def test_a_name_unlike_all_is_refused_with_the_list(wrong):
-    with pytest.raises(ValueError, match=r"there is no scheme .*; the schemes are: rope, p-rope"):
+    message = (
+        r"there is no scheme .*; the paper's is 'scale-invariant-p-rope', and the schemes are: rope"
+    )
+    with pytest.raises(ValueError, match=message):
         schemes.get(wrong)
 
 

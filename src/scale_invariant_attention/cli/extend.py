@@ -1,5 +1,6 @@
 """`sia extend`: a Hugging Face model that reads longer texts than it was trained on."""
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from ..arguments import did_you_mean, integer, positive_number
 from .errors import plain_errors, resumable
 from .options import Device, numbers
 from .terminal import Page, counted, progress_bars
@@ -15,6 +17,13 @@ if TYPE_CHECKING:
     from ..huggingface.extension import Extension, Losses
 
 STANDARD_LIBRARY = "standard-library"
+CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+# Names in huggingface.rotary.ROTARIES, which takes long to import.
+ROTARIES = (
+    *("own", "slow", "slow-beyond", "yarn", "yarn-beyond", "ntk", "dynamic", "llama3"),
+    *("linear", "fast", "p-rope"),
+)
+BEYOND = "slow-beyond,yarn-beyond,dynamic"
 
 
 def extend(
@@ -26,32 +35,44 @@ def extend(
         Option(
             metavar="PATH",
             help="File or folder of sample text, like the text that the model is for; or "
-            f"{STANDARD_LIBRARY}, the source of Python's standard library.",
+            f"{STANDARD_LIBRARY}, the source of Python's standard library. It is encoded with the "
+            f"{TOKENIZER} in FOLDER; without one, a model with a vocabulary of 256 reads bytes.",
         ),
     ],
     output: Annotated[Path, Option("--output", "-o", help="Folder for record and model.")],
     factor: Annotated[
-        int, Option(min=2, help="The longest context as a multiple of the training length.")
+        int, Option(help="The longest context as a multiple of the training length.")
     ] = 16,
     fine_tune: Annotated[
         int | None,
-        Option("--fine-tune", min=1, metavar="TOKENS", help="Continue pretraining for so many."),
+        Option(
+            "--fine-tune",
+            metavar="TOKENS",
+            help="Continue pretraining for this many tokens. A step is batch size x training length, "
+            "and the first 20 steps warm up.",
+        ),
     ] = None,
     train_length: Annotated[
         int | None,
-        Option(min=2, help="By default max_position_embeddings of the model's configuration."),
+        Option(help="By default max_position_embeddings of the model's configuration."),
     ] = None,
     rotaries: Annotated[
-        str, Option(metavar="NAME,NAME", help="Rotaries to try; see docs/extending.md.")
+        str,
+        Option(
+            metavar="NAME,NAME",
+            help=f"Rotaries to try, with the first tau: {', '.join(ROTARIES)}; see docs/extending.md.",
+        ),
     ] = "slow,yarn,ntk,own",
-    taus: Annotated[str, Option(metavar="X,X,...", help="Values of tau to try.")] = "3,10,30,1",
+    taus: Annotated[
+        str, Option(metavar="X,X,...", help="Values of tau to try, with the best rotary.")
+    ] = "10,30,3,1",
     tokens: Annotated[
-        int, Option(min=1, help="Tokens to score at each length and for each candidate.")
+        int, Option(help="Tokens to score at each length and for each candidate.")
     ] = 32_768,
     learning_rate: Annotated[float, Option(help="Of the fine-tuning.")] = 2e-5,
-    batch_size: Annotated[int, Option(min=1, help="Sequences per step of the fine-tuning.")] = 16,
+    batch_size: Annotated[int, Option(help="Sequences per step of the fine-tuning.")] = 16,
     lora_rank: Annotated[
-        int | None, Option(min=1, help="Fine-tune with LoRA of this rank; default: all weights.")
+        int | None, Option(help="Fine-tune with LoRA of this rank; default: all weights.")
     ] = None,
     device: Device = None,
 ) -> None:
@@ -59,25 +80,39 @@ def extend(
 
     Measures the spread of every head's scores, tries rotaries and values of tau with the transform for
     that spread on a held-out part of the text, and saves the best model in OUTPUT/model. Shows the loss
-    by context length and by position before and after, on another part. With --fine-tune the model is
-    then fine-tuned at its training length, and saved in OUTPUT/fine-tuning/model.
+    by context length and by position before and after, on another part, and says how far it reaches.
+    With --fine-tune the model is then fine-tuned at its training length, and saved in
+    OUTPUT/fine-tuning/model.
 
     Rerun an interrupted command to resume it: what OUTPUT/extension.json has is not measured again.
     """
     page = Page()
     with plain_errors(ImportError, NotImplementedError), resumable():
+        names, values = rotaries.split(","), numbers("--taus", taus, float)
+        _check(folder, text, names, values)
+        for option, number, least in (
+            ("--factor", factor, 2),
+            ("--fine-tune", fine_tune, 1),
+            ("--train-length", train_length, 2),
+            ("--tokens", tokens, 1),
+            ("--batch-size", batch_size, 1),
+            ("--lora-rank", lora_rank, 1),
+        ):
+            if number is not None:
+                integer(option, number, at_least=least)
         from transformers import AutoTokenizer
 
         from .. import huggingface
         from ..data import standard_library, text_files
-        from ..data.encoding import KEPT
         from ..huggingface import PretrainingRecipe
+        from ..huggingface.extension import training_length
         from ..lab.diagnosed_models import load_transformers, text_encoding
+        from ..lab.trained_models import BYTES
         from ..training.ranks import find_device
 
         where = find_device(device)
         model = load_transformers(folder, where)
-        length = train_length or model.config.max_position_embeddings
+        length = training_length(model, train_length)
         recipe = None
         if fine_tune is not None:
             recipe = PretrainingRecipe(
@@ -88,10 +123,11 @@ def extend(
             corpus = standard_library("validation", encoding)
         else:
             corpus = text_files(text, encoding=encoding)
-        tokenizer = AutoTokenizer.from_pretrained(folder) if (folder / KEPT).exists() else None
-        page.line(
-            f"{type(model).__name__} from {folder}, trained at {length:,} tokens, to be read at up to "
-            f"{factor * length:,}; {counted(len(corpus), 'token')} of sample text"
+        tokenizer = AutoTokenizer.from_pretrained(folder) if (folder / TOKENIZER).exists() else None
+        page.paragraph(
+            f"{type(model).__name__} from {folder}: trained at {length:,} tokens, to read up to "
+            f"{factor * length:,}. Sample text: "
+            f"{counted(len(corpus), 'byte' if encoding == BYTES else 'token')}."
         )
         with _progress() as watch:
             _, found = huggingface.extend(
@@ -101,8 +137,8 @@ def extend(
                 output,
                 factor=factor,
                 train_length=train_length,
-                rotaries=rotaries.split(","),
-                taus=numbers("--taus", taus, float),
+                rotaries=names,
+                taus=values,
                 tokens=tokens,
                 fine_tune=recipe,
                 watch=watch,
@@ -110,12 +146,42 @@ def extend(
         _print(page, found)
 
 
+def _check(folder: Path, text: str, rotaries: Sequence[str], taus: Sequence[float]) -> None:
+    """Refuse paths and values that cannot be right, before slow imports."""
+    path = folder / CONFIG
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{folder} has no {CONFIG}: give the folder of a model that save_pretrained wrote"
+        )
+    if text != STANDARD_LIBRARY and not Path(text).exists():
+        raise FileNotFoundError(
+            f"--text must be a file or folder that exists, or {STANDARD_LIBRARY}, got {text}"
+        )
+    for name in rotaries:
+        if name not in ROTARIES:
+            raise ValueError(
+                f"--rotaries must be names with commas between them, out of {', '.join(ROTARIES)}, got "
+                f"{name!r}{did_you_mean(name, ROTARIES)}"
+            )
+    for tau in taus:
+        positive_number("--taus", tau)
+    try:
+        vocabulary = json.loads(path.read_bytes()).get("vocab_size")
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    if vocabulary != 256 and not (folder / TOKENIZER).exists():
+        raise FileNotFoundError(
+            f"{folder} has no {TOKENIZER} to encode --text with: save the tokenizer there, with "
+            "tokenizer.save_pretrained, or pass token ids to huggingface.extend (docs/extending.md)"
+        )
+
+
 @contextmanager
 def _progress() -> Iterator[Any]:
-    """A bar over all tokens to score, and a line for everything that has been measured."""
+    """A bar over all tokens to read, with what is being done."""
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), "left")
     with progress_bars(*columns, transient=True) as bar:
         task = bar.add_task("measuring scores", total=None)
 
@@ -142,8 +208,7 @@ def _print(page: Page, found: "Extension") -> None:
     page.heading("Loss by context length, on another part of the text")
     rows = [(name, *_by_length(losses)) for name, losses in measured.items()]
     page.table(("model", *lengths), rows, numbers=True)
-    cost = found.after.by_length[0].loss - found.before.by_length[0].loss
-    page.paragraph(f"At the training length the extension costs {cost:+.3f} nats per token.")
+    page.paragraph(_verdict(found))
 
     page.heading("Loss by position, in texts of the longest length")
     bins = zip(*(losses.by_position for losses in measured.values()), strict=True)
@@ -154,6 +219,27 @@ def _print(page: Page, found: "Extension") -> None:
     ]
     page.table(("tokens before", *measured), rows, numbers=True)
     page.line(f"\n{found.model_folder}")
+
+
+def _verdict(found: "Extension") -> str:
+    """How far the extended model reaches, what it costs, and what to do if that is not good enough."""
+    from ..huggingface.extension import NEAR
+
+    is_tuned, longest = found.fine_tuned is not None, found.after.by_length[-1].length
+    sentences = [
+        f"At the training length the extension costs {found.cost:+.3f} nats per token"
+        f"{', fine-tuning included' if is_tuned else ''}.",
+        f"Up to {found.reach:,} tokens the loss stays within {NEAR} nats of its value at that length"
+        f"{'' if found.reach == longest else ', and not beyond'}.",
+    ]
+    if found.cost > NEAR or found.reach < longest:
+        problem = "That costs much" if found.reach == longest else "The extension falls short"
+        tune = "--fine-tune with more tokens" if is_tuned else "--fine-tune TOKENS"
+        sentences.append(
+            f"{problem}: try {tune} and --rotaries slow,yarn, or --rotaries {BEYOND}, or a smaller "
+            "--factor; docs/extending.md says when."
+        )
+    return "\n".join(sentences)
 
 
 def _by_length(losses: "Losses") -> Sequence[str]:

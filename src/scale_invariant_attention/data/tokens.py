@@ -1,11 +1,12 @@
 """Token streams with document boundaries, the form of every corpus, and the split of documents."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 Split = Literal["train", "validation"]
@@ -97,6 +98,71 @@ class TokenStream:
         for part, end in zip(self._parts, self._ends.tolist(), strict=True):
             for start in range(0, len(part), _PIECE):
                 yield end - len(part) + start, part[start : start + _PIECE]
+
+
+class TokenSlice:
+    """The tokens `start` to `stop - 1` of a source, as a source of their own.
+
+    >>> stream = TokenStream([np.array([0, 7, 8, 0, 5], np.uint8)], vocab_size=256, document_start=0)
+    >>> part = TokenSlice(stream, 1, 5)
+    >>> len(part), part.read(0, 2).tolist(), part.document_starts.tolist()
+    (4, [7, 8], [0, 2])
+    """
+
+    def __init__(self, source: TokenSource, start: int, stop: int) -> None:
+        self.vocab_size = source.vocab_size
+        self._source, self._start, self._stop = source, start, stop
+
+    @property
+    def document_starts(self) -> NDArray[np.int64]:
+        """Positions where documents start, and 0."""
+        starts = self._source.document_starts - self._start
+        inside: NDArray[np.int64] = starts[(starts > 0) & (starts < len(self))]
+        return np.concatenate([np.zeros(1, np.int64), inside])
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    def read(self, start: int, stop: int) -> TokenArray:
+        """The tokens `start` to `stop - 1` of the slice."""
+        return self._source.read(self._start + start, self._start + stop)
+
+
+def token_source(text: Any, tokenizer: Any, vocab_size: int) -> TokenSource:
+    """A text, token ids, an iterable of token ids or a corpus, as a source for a model.
+
+    `tokenizer` is one of transformers, which a text needs; its `bos_token_id` starts documents.
+
+    >>> token_source([[1, 2], [3]], None, vocab_size=4).read(0, 3).tolist()
+    [1, 2, 3]
+    """
+    if hasattr(text, "read") and hasattr(text, "vocab_size"):
+        source: TokenSource = text
+        if source.vocab_size > vocab_size:
+            raise ValueError(
+                f"text must have tokens below the model's vocab_size, {vocab_size}, got a corpus with "
+                f"{source.vocab_size}: encode it with the model's own tokenizer"
+            )
+        return source
+    if isinstance(text, str):
+        if tokenizer is None:
+            raise TypeError("tokenizer must be given to encode a text, got None: or pass token ids")
+        parts = [np.asarray(tokenizer(text, add_special_tokens=False)["input_ids"])]
+    elif isinstance(text, torch.Tensor):
+        parts = [text.flatten().cpu().numpy()]
+    elif isinstance(text, Iterable):
+        parts = [torch.as_tensor(batch).flatten().cpu().numpy() for batch in text]
+    else:
+        raise TypeError(f"text must be a text, token ids or a corpus, got a {type(text).__name__}")
+    start = getattr(tokenizer, "bos_token_id", None)
+    ids = [part.astype(np.uint32) for part in parts]
+    highest = max((int(part.max()) for part in ids if len(part)), default=0)
+    if highest >= vocab_size:
+        raise ValueError(
+            f"text must have tokens below the model's vocab_size, {vocab_size}, got {highest}: encode "
+            "it with the model's own tokenizer"
+        )
+    return TokenStream(ids, vocab_size=vocab_size, document_start=-1 if start is None else start)
 
 
 def assign_split(key: bytes, validation: float) -> Split:

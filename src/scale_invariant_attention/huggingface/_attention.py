@@ -207,11 +207,22 @@ def _warn_if_frozen(layer: nn.Module) -> None:
         )
 
 
-def attention_dropout(config: Any) -> tuple[str, float]:
-    """The field of a config that has the dropout of attention weights, and its value."""
-    found = {name: getattr(config, name, None) for name in DROPOUT_FIELDS}
-    known = {name: float(rate) for name, rate in found.items() if isinstance(rate, int | float)}
-    return next(iter(known.items()), (DROPOUT_FIELDS[0], 0.0))
+def dropout_reason(config: Any) -> str | None:
+    """The reason why a model with dropout of attention weights cannot be trained, with the fix.
+
+    >>> from transformers import LlamaConfig
+    >>> dropout_reason(LlamaConfig())
+    >>> dropout_reason(LlamaConfig(attention_dropout=0.1))
+    "scale_invariant attention has no dropout, and ... attention_dropout 0.1: set it to 0.0 there"
+    """
+    for name in DROPOUT_FIELDS:
+        rate = getattr(config, name, None)
+        if isinstance(rate, int | float) and rate:
+            return (
+                "scale_invariant attention has no dropout, and the model's config.json has "
+                f"{name} {rate}: set it to 0.0 there"
+            )
+    return None
 
 
 def _check_supported(
@@ -228,10 +239,9 @@ def _check_supported(
             "scale_invariant attention never stores its weights: pass output_attentions=False"
         )
     if dropout:
-        name, _ = attention_dropout(getattr(module, "config", None))
+        reason = dropout_reason(getattr(module, "config", None))
         raise NotImplementedError(
-            f"scale_invariant attention has no dropout, got dropout={dropout}: build the model with "
-            f"{name}=0.0"
+            reason or f"scale_invariant attention has no dropout, got dropout={dropout}: pass 0.0"
         )
     causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
     if not causal:

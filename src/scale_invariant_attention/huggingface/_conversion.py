@@ -11,9 +11,9 @@ from transformers import PreTrainedModel
 
 from .. import schemes
 from ..arguments import did_you_mean, integer, positive_number
-from ..schemes import NTK, RoPE, ScaleInvariant, YaRN
+from ..schemes import NTK, RoPE, ScaleInvariant, TruncatedRoPE, YaRN
 from . import settings as held
-from ._attention import attention_dropout, is_attention, layer_for, set_scheme
+from ._attention import dropout_reason, is_attention, layer_for, set_scheme
 from ._scores import Calibration
 from .rotary import OWN, Parameters, checked_rotary, is_dynamic, rope_parameters
 from .settings import IMPLEMENTATION, Settings
@@ -24,6 +24,10 @@ OWN_MASKS = ("doge",)
 NO_POSITIONS = ("llama4", "llama4_text", "persimmon")
 # Attention layers of these families fix the number of rotated dimensions when they are built.
 FIXED_ROTARY_WIDTH = ("phi", "stablelm", "persimmon")
+
+
+class ConversionWarning(UserWarning):
+    """Warns that a converted model needs more than its conversion."""
 
 
 def convert(
@@ -107,17 +111,26 @@ def _warn(model: Any, settings: Settings) -> None:
     if not settings.works_untrained:
         rotary = "" if settings.rotary is None else f" and the rotary {settings.rotary!r}"
         warnings.warn(
-            f"a model converted to {settings.scheme_name!r}{rotary} must be fine-tuned before use: "
-            "huggingface.extend converts models so that they can be used at once",
+            f"a model converted to {settings.scheme_name!r}{rotary} must be fine-tuned before use, see "
+            "docs/fine-tuning.md: huggingface.extend converts models so that they can be used at once"
+            f"{_advice_on_base(settings)}",
+            ConversionWarning,
             stacklevel=3,
         )
-    name, rate = attention_dropout(model.config)
-    if rate and settings.uses_our_attention:
-        warnings.warn(
-            f"scale_invariant attention has no dropout, and config.{name} is {rate}: to train this "
-            f"model, build it with {name}=0.0",
-            stacklevel=3,
-        )
+    reason = dropout_reason(model.config)
+    if reason and settings.uses_our_attention:
+        warnings.warn(f"this model cannot be trained: {reason}", ConversionWarning, stacklevel=3)
+
+
+def _advice_on_base(settings: Settings) -> str:
+    """Another sentence, if the base of p-RoPE is large for the training length."""
+    rotary, length = settings.scheme.rotary, settings.original["max_position_embeddings"]
+    if not isinstance(rotary, TruncatedRoPE) or rotary.base <= length / 4:
+        return ""
+    return (
+        f". Its base, {rotary.base:g}, is above a quarter of the training length, {length}, so pairs "
+        "meet new angles beyond it: see docs/choose-tau.md"
+    )
 
 
 def _longest_context(
@@ -136,7 +149,8 @@ def _checked_config(model: Any) -> Any:
     kind = type(model).__name__
     if not isinstance(model, PreTrainedModel):
         raise TypeError(
-            f"model must be a transformers model, got {kind}; convert it before wrapping it with PEFT"
+            f"model must be a transformers model, got {kind}: load it with from_pretrained, and "
+            "convert it before wrapping it with PEFT"
         )
     config = model.config
     if config.model_type in NO_POSITIONS:
@@ -158,14 +172,9 @@ def _checked_config(model: Any) -> Any:
             "model (such as LlamaForCausalLM), and its parts change with it"
         )
     if not getattr(config, "rope_parameters", None):
-        problem = f"{kind} has no rotary positions to replace (config.rope_parameters)"
-        if not _takes_our_attention(model):
-            raise NotImplementedError(
-                f"{problem}, and no attention that goes through transformers' registry"
-            )
         raise NotImplementedError(
-            f"{problem}: to transform its logits all the same, call "
-            f"model.set_attn_implementation({IMPLEMENTATION!r})"
+            f"{kind} has no rotary positions to replace (config.rope_parameters): convert a model that "
+            "has them, such as Llama"
         )
     return config
 
@@ -205,11 +214,13 @@ def _checked_options(
     known |= {"train_length"} if rotary is not None else set()
     if rotary is not None and "base" in options:
         raise TypeError("base cannot be combined with rotary, which keeps the model's own base")
+    takes_rotary = type(schemes.get(scheme).rotary) is RoPE
+    with_rotary = "; with rotary=..., factor and train_length too" if takes_rotary else ""
     for option in options:
         if option not in known:
             raise TypeError(
                 f"scheme {scheme!r} has no option {option!r}{did_you_mean(option, known)}; its options "
-                f"are: {', '.join(sorted(known)) or 'none'}"
+                f"are: {', '.join(sorted(known)) or 'none'}{with_rotary}"
             )
     meaning = "the longest context as a multiple of the training length"
     needs_factor = takes_factor or (isinstance(rotary, str) and rotary not in (OWN, "dynamic"))

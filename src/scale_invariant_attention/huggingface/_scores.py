@@ -87,6 +87,11 @@ class Calibration:
         """The same spreads with the mean 0."""
         return Calibration(self.spread)
 
+    @classmethod
+    def from_lists(cls, held: dict[str, list[list[float]]]) -> "Calibration":
+        """The calibration that :meth:`as_lists` wrote."""
+        return cls(**{name: torch.tensor(it, dtype=torch.float64) for name, it in held.items()})
+
     def as_lists(self) -> dict[str, list[list[float]]]:
         """The calibration as a config holds it."""
         lists = {"spread": self.spread.double().tolist()}

@@ -23,7 +23,7 @@ from ..data import TokenSource, Windows
 from ..data.tasks import NOT_SCORED, Task, TaskBatches
 from ..files import finish_growing, growing_path, replace_file
 from . import settings as held
-from ._attention import NAME
+from ._attention import NAME, dropout_reason
 
 RECIPE, LOG, MODEL = "recipe.json", "training.json", "model"
 # Trainer writes this file last: a checkpoint that has it is complete.
@@ -148,6 +148,25 @@ class TaskRows(Dataset[dict[str, Tensor]]):
         return {"input_ids": torch.cat([inputs, targets[-1:]]), "labels": labels}
 
 
+def checked_recipe(
+    fine_tune: int | PretrainingRecipe, length: int, model: Any
+) -> PretrainingRecipe:
+    """The recipe of a fine-tuning given by its tokens or as a recipe, if it can change the model."""
+    reason = dropout_reason(model.config)
+    if reason:
+        raise NotImplementedError(f"fine_tune must be None for this model: {reason}")
+    recipe = fine_tune
+    if not isinstance(recipe, PretrainingRecipe):
+        recipe = PretrainingRecipe(integer("fine_tune", fine_tune, at_least=1), length)
+    if recipe.steps <= recipe.warmup_steps:
+        step = recipe.batch_size * recipe.length
+        raise ValueError(
+            f"fine_tune must be more than {recipe.warmup_steps * step:,} tokens, got {recipe.tokens:,}: "
+            f"a step has {step:,}, and the first {recipe.warmup_steps} steps only warm up"
+        )
+    return recipe
+
+
 def continue_pretraining(
     model: Any,
     corpus: TokenSource,
@@ -229,8 +248,10 @@ def _train(
     arguments: dict[str, Any],
 ) -> Any:
     """Train a model on rows, which `data` describes; see :func:`continue_pretraining`."""
+    settings, reason = held.read(model.config), dropout_reason(model.config)
+    if reason and settings is not None and settings.uses_our_attention:
+        raise NotImplementedError(f"this model cannot be trained: {reason}")
     folder.mkdir(parents=True, exist_ok=True)
-    settings = held.read(model.config)
     described = {
         "recipe": asdict(recipe),
         "scheme": None if settings is None else settings.to_dict(),
@@ -347,8 +368,8 @@ def check_same(path: Path, described: dict[str, Any], noun: str) -> None:
     different = [name for name, value in json.loads(text).items() if recorded.get(name) != value]
     if different:
         raise ValueError(
-            f"folder must be new or hold the same {noun}, and {path} has another "
-            f"{' and '.join(different)}: pass another folder, or remove this one"
+            f"{path.parent} holds another {noun}, which differs in {' and '.join(different)} ({path}): "
+            "pass another folder, or remove this one"
         )
 
 

@@ -50,7 +50,7 @@ from transformers import AutoModelForCausalLM{more_imports}
 model = AutoModelForCausalLM.from_pretrained("."){more_lines}
 ```
 
-It needs `pip install "scale-invariant-attention[huggingface]"`. {tokens}
+It needs the package scale-invariant-attention with its extra huggingface. {tokens}
 
 ## Provenance
 

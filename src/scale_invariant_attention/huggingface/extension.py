@@ -6,7 +6,7 @@ with the measured sigma of every head. The sample text is cut in three: scores a
 is fine-tuned, on the first part, rotary and tau are chosen on the second, and losses are reported on the
 third. The folder holds:
 
-    extension.json    everything measured so far, and the choice
+    extension.json    everything measured so far (the scores of each rotary, all losses), and the choice
     model/            the converted model
     fine-tuning/      the fine-tuning, if there is one, and its model
 """
@@ -14,48 +14,59 @@ third. The folder holds:
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..arguments import integer, positive_number
 from ..data import SameTokens, TokenSource, TokenStream, spread_windows
-from ..data.tokens import TokenArray
+from ..data.tokens import TokenSlice, token_source
 from ..evaluation.losses import LengthLoss, PositionLoss, loss_by_length_and_position
 from ..files import check_writable, finish_growing, growing_path, locked, replace_file
 from ..provenance import provenance
-from ._conversion import convert
-from ._scores import measure_scores
-from .continued_pretraining import PretrainingRecipe, check_same, continue_pretraining, fingerprint
-from .rotary import ROTARIES
+from ._conversion import ConversionWarning, convert
+from ._scores import Calibration, measure_scores
+from .continued_pretraining import (
+    PretrainingRecipe,
+    check_same,
+    checked_recipe,
+    continue_pretraining,
+    fingerprint,
+)
+from .rotary import check_names
 
 RECORD, IDENTITY, MODEL, FINE_TUNING = "extension.json", "sample.json", "model", "fine-tuning"
 SCHEME = "scale-invariant-rope"
 # Frequencies that are the same at every length, so that caches stay valid as texts grow.
 CANDIDATES = ("slow", "yarn", "ntk", "own")
+# Rotaries are compared with the first.
+TAUS = (10.0, 30.0, 3.0, 1.0)
 # Tokens scored at each length on each held-out part, unless one text of the longest length is longer.
 TOKENS = 32_768
 # Sequences of the training length that scores are measured on.
 MEASURED_ROWS = 16
+# Nats per token by which a loss may exceed another that it counts as close to.
+NEAR = 0.05
 # Logits computed at once, over batch, tokens and vocabulary.
 LOGITS_AT_ONCE = 2**24
 CARD = """\
 # Extended by scale-invariant attention
 
 ```python
-import scale_invariant_attention.huggingface  # pip install "scale-invariant-attention[huggingface]"
+import scale_invariant_attention.huggingface  # registers the attention with transformers
 from transformers import AutoModelForCausalLM
 
 model = AutoModelForCausalLM.from_pretrained(".")
 ```
+
+It needs the package scale-invariant-attention with its extra huggingface.
 
 {table}
 """
@@ -153,29 +164,17 @@ class Extension:
     fine_tuned: Losses | None
     model_folder: Path
 
-
-class _Part:
-    """Some of the tokens of a source, as a source of their own."""
-
-    def __init__(self, source: TokenSource, start: int, stop: int) -> None:
-        self.vocab_size, self._source, self._start, self._stop = (
-            source.vocab_size,
-            source,
-            start,
-            stop,
-        )
+    @property
+    def cost(self) -> float:
+        """Loss that the extension adds at the training length, after the fine-tuning if there is one."""
+        return (self.fine_tuned or self.after).by_length[0].loss - self.before.by_length[0].loss
 
     @property
-    def document_starts(self) -> NDArray[np.int64]:
-        starts = self._source.document_starts - self._start
-        inside: NDArray[np.int64] = starts[(starts > 0) & (starts < len(self))]
-        return np.concatenate([np.zeros(1, np.int64), inside])
-
-    def __len__(self) -> int:
-        return self._stop - self._start
-
-    def read(self, start: int, stop: int) -> TokenArray:
-        return self._source.read(self._start + start, self._start + stop)
+    def reach(self) -> int:
+        """The length up to which the loss stays within `NEAR` of its value at the training length."""
+        first, *longer = (self.fine_tuned or self.after).by_length
+        near = takewhile(lambda row: row.loss <= first.loss + NEAR, longer)
+        return max((row.length for row in near), default=first.length)
 
 
 def extend(
@@ -187,7 +186,7 @@ def extend(
     factor: int = 16,
     train_length: int | None = None,
     rotaries: Sequence[str] = CANDIDATES,
-    taus: Sequence[float] = (3.0, 10.0, 30.0, 1.0),
+    taus: Sequence[float] = TAUS,
     with_mean: bool = False,
     tokens: int = TOKENS,
     fine_tune: int | PretrainingRecipe | None = None,
@@ -196,8 +195,8 @@ def extend(
 ) -> tuple[Any, Extension]:
     """Extend the context of a model, save it in ``folder/model``, and return it with a report.
 
-    The model is changed in place. Every rotary is tried with the first tau, then the best of them with
-    the others; the lowest mean loss over the lengths 1, 4, 16, ... up to `factor` times the training
+    The model is changed in place. Every rotary is tried with the first tau, then the best rotary with
+    the other taus; the lowest mean loss over the lengths 1, 4, 16, ... up to `factor` times the training
     length wins, so that short texts count as much as long ones. If interrupted, the same call resumes:
     what was measured is in ``folder/extension.json`` and is not measured again.
 
@@ -214,69 +213,84 @@ def extend(
         with_mean: also give the transform the mean of each head's scores.
         tokens: tokens to score at each length, of each of the two held-out parts.
         fine_tune: tokens, or a recipe, to continue pretraining with; None for no fine-tuning.
-        watch: called with the name of what is being measured, and the tokens scored so far and in all.
+        watch: called with the name of what is being done, and the tokens read so far and in all.
         arguments: further ``TrainingArguments`` of the fine-tuning, such as ``bf16=True``.
     """
     folder = Path(folder)
     factor = integer("factor", factor, at_least=2)
-    _check_candidates(rotaries, taus)
-    # Refuses what cannot be converted, before any work; then the model is as it was trained.
-    convert(convert(model, SCHEME, sigma=1.0), "rope")
-    length = integer(
-        "train_length", train_length or model.config.max_position_embeddings, at_least=2
-    )
-    source = _token_source(model, tokenizer, text)
+    check_names(rotaries)
+    _check_taus(taus)
+    length = training_length(model, train_length)
+    recipe = None if fine_tune is None else checked_recipe(fine_tune, length, model)
+    source = token_source(text, tokenizer, int(model.config.vocab_size))
     lengths = _lengths(length, factor)
     sample, choice, report = _parts(source, lengths, tokens)
-    recipe = _recipe(fine_tune, length)
     check_writable(folder)
     described = {
         "model": fingerprint(model),
-        "text": {"tokens": len(source), "sample": _hash(sample), "held out": _hash(report.source)},
+        "text": {
+            "tokens": len(source),
+            "sample": _hash(sample),
+            "held out": _hash(report.source),
+        },
         "lengths": list(lengths),
         "tokens": [choice.count, report.count],
+        "rotaries": list(rotaries),
+        "taus": list(taus),
         "with_mean": bool(with_mean),
     }
     with locked(folder, wait=False):
         check_same(folder / IDENTITY, described, "extension")
-        total = (2 + len(rotaries) + len(taus) - 1) * len(lengths) * report.count
-        total += 0 if recipe is None else len(lengths) * report.count
+        models = 1 + len(rotaries) + len(taus) + (recipe is not None)
+        trained = 0 if recipe is None else recipe.steps * recipe.batch_size * recipe.length
+        total = models * len(lengths) * report.count + trained
         measure = _Measuring(model, folder / RECORD, total, watch)
 
         def converted(rotary: str, tau: float) -> None:
             options: dict[str, Any] = {"rotary": rotary, "factor": factor, "train_length": length}
-            convert(model, "rope", **options)
-            rows = spread_windows(sample, length, MEASURED_ROWS).to(model.device)
-            scores = measure_scores(model, rows.chunk(4))
+
+            def measured() -> Calibration:
+                convert(model, "rope", **options)
+                rows = spread_windows(sample, length, MEASURED_ROWS).to(model.device)
+                return measure_scores(model, rows.chunk(4))
+
+            scores = measure.scores(rotary, measured)
             calibration = scores if with_mean else scores.without_mean
-            with warnings.catch_warnings():
-                # A rotary that needs fine-tuning may be tried; the losses show what it costs.
-                warnings.filterwarnings("ignore", ".*must be fine-tuned before use")
-                convert(model, SCHEME, calibration=calibration, tau=tau, **options)
+            convert(model, SCHEME, calibration=calibration, tau=tau, **options)
+
+        def tried(rotary: str, tau: float) -> None:
+            # A rotary that needs fine-tuning may be tried; the losses show what it costs.
+            with warnings.catch_warnings(action="ignore", category=ConversionWarning):
+                converted(rotary, tau)
 
         def candidate(rotary: str, tau: float) -> Candidate:
             name = f"{rotary}, tau {tau:g}"
-            return Candidate(rotary, tau, measure(name, choice, lambda: converted(rotary, tau)))
+            return Candidate(rotary, tau, measure(name, choice, lambda: tried(rotary, tau)))
 
         before = measure("before", report, lambda: convert(model, "rope"))
         candidates = [candidate(rotary, taus[0]) for rotary in rotaries]
         best = min(candidates, key=lambda it: it.losses.mean)
         candidates += [candidate(best.rotary, tau) for tau in taus[1:]]
         best = min(candidates, key=lambda it: it.losses.mean)
-        after = measure("after", report, lambda: converted(best.rotary, best.tau))
         converted(best.rotary, best.tau)
+        after = measure("after", report)
         saved = folder / MODEL
-        _save(model, tokenizer, saved, before, after)
+        _save(model, tokenizer, saved, before=before, after=after)
         fine_tuned = None
         if recipe is not None:
             arguments.setdefault("use_cpu", model.device.type == "cpu")
-            model = continue_pretraining(
-                model, sample, folder / FINE_TUNING, recipe, **arguments
-            ).eval()
+            with measure.progress("fine-tuning", trained) as watch_tokens:
+                model = continue_pretraining(
+                    model,
+                    sample,
+                    folder / FINE_TUNING,
+                    recipe,
+                    watch=lambda step, loss: watch_tokens(trained * step // recipe.steps),
+                    **arguments,
+                ).eval()
             measure.model, saved = model, folder / FINE_TUNING / MODEL
-            fine_tuned = measure(f"fine-tuned, {recipe.tokens:,} tokens", report, lambda: None)
-            if tokenizer is not None:
-                tokenizer.save_pretrained(saved)
+            fine_tuned = measure(f"fine-tuned, {recipe.tokens:,} tokens", report)
+            _complete(saved, tokenizer, before=before, after=after, fine_tuned=fine_tuned)
         measure.record(chosen={"rotary": best.rotary, "tau": best.tau})
     return model, Extension(
         length, factor, tuple(candidates), best, before, after, fine_tuned, saved
@@ -290,25 +304,39 @@ class _Measuring:
         self, model: Any, path: Path, total: int, watch: Callable[[str, int, int], object]
     ) -> None:
         self.model, self._path, self._total, self._watch = model, path, total, watch
-        self._scored = 0
+        self._done = 0
         self._held: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else {}
 
-    def __call__(self, name: str, same: SameTokens, prepare: Callable[[], object]) -> Losses:
+    def __call__(
+        self, name: str, same: SameTokens, prepare: Callable[[], object] = lambda: None
+    ) -> Losses:
         """Losses of the model once `prepare` has changed it, or those that the file holds."""
-        known, start = self._held.setdefault("losses", {}), self._scored
-        self._scored += len(same.lengths) * same.count
-        if name not in known:
-            prepare()
-            by_length, by_position = loss_by_length_and_position(
-                TokenLosses(self.model),
-                same,
-                device=self.model.device,
-                progress=lambda scored: self._watch(name, start + scored, self._total),
-            )
-            known[name] = asdict(Losses(tuple(by_length), tuple(by_position)))
-            self.record()
-        self._watch(name, self._scored, self._total)
+        known = self._held.setdefault("losses", {})
+        with self.progress(name, len(same.lengths) * same.count) as progress:
+            if name not in known:
+                prepare()
+                by_length, by_position = loss_by_length_and_position(
+                    TokenLosses(self.model), same, device=self.model.device, progress=progress
+                )
+                known[name] = asdict(Losses(tuple(by_length), tuple(by_position)))
+                self.record()
         return Losses.from_json(known[name])
+
+    def scores(self, rotary: str, measured: Callable[[], Calibration]) -> Calibration:
+        """Scores of the model with a rotary: those that the file holds, or those just `measured`."""
+        known = self._held.setdefault("scores", {})
+        if rotary not in known:
+            known[rotary] = measured().as_lists()
+            self.record()
+        return Calibration.from_lists(known[rotary])
+
+    @contextmanager
+    def progress(self, name: str, tokens: int) -> Iterator[Callable[[int], object]]:
+        """Yields a function that reports how many of `tokens` are done; all of them are at the end."""
+        start = self._done
+        self._done += tokens
+        yield lambda done: self._watch(name, start + done, self._total)
+        self._watch(name, self._done, self._total)
 
     def record(self, **facts: Any) -> None:
         """Write the file, with more facts."""
@@ -317,14 +345,19 @@ class _Measuring:
         replace_file(self._path, json.dumps(self._held, indent=1).encode())
 
 
-def _check_candidates(rotaries: Sequence[str], taus: Sequence[float]) -> None:
-    if isinstance(rotaries, str) or not rotaries or not set(rotaries) <= ROTARIES.keys():
-        known = ", ".join(ROTARIES)
-        raise ValueError(f"rotaries must be one or more of {known}, got {rotaries!r}")
+def _check_taus(taus: Sequence[float]) -> None:
     if not isinstance(taus, Sequence) or not taus:
         raise ValueError(f"taus must be one or more numbers, got {taus!r}")
     for tau in taus:
         positive_number("taus", tau)
+
+
+def training_length(model: Any, given: int | None = None) -> int:
+    """Training length of a model, if `given` is None that of its config; refuses what `convert` does."""
+    with warnings.catch_warnings(action="ignore", category=ConversionWarning):
+        # Converted and restored, before any work.
+        convert(convert(model, SCHEME, sigma=1.0), "rope")
+    return integer("train_length", given or model.config.max_position_embeddings, at_least=2)
 
 
 def _lengths(length: int, factor: int) -> tuple[int, ...]:
@@ -337,80 +370,48 @@ def _lengths(length: int, factor: int) -> tuple[int, ...]:
     return tuple(length * multiple for multiple in sorted({*powers, factor}))
 
 
-def _token_source(model: Any, tokenizer: Any, text: Any) -> TokenSource:
-    """The sample as a source of tokens."""
-    vocab_size = int(model.config.vocab_size)
-    if hasattr(text, "read") and hasattr(text, "vocab_size"):
-        source: TokenSource = text
-        if source.vocab_size > vocab_size:
-            raise ValueError(
-                f"text must have tokens below the model's vocab_size, {vocab_size}, got a corpus with "
-                f"{source.vocab_size}: encode it with the model's own tokenizer"
-            )
-        return source
-    if isinstance(text, str):
-        if tokenizer is None:
-            raise TypeError("tokenizer must be given to encode a text, got None: or pass token ids")
-        parts = [np.asarray(tokenizer(text, add_special_tokens=False)["input_ids"])]
-    elif isinstance(text, Tensor):
-        parts = [text.flatten().cpu().numpy()]
-    elif isinstance(text, Iterable):
-        parts = [torch.as_tensor(batch).flatten().cpu().numpy() for batch in text]
-    else:
-        raise TypeError(f"text must be a text, token ids or a corpus, got a {type(text).__name__}")
-    start = getattr(tokenizer, "bos_token_id", None)
-    ids = [part.astype(np.uint32) for part in parts]
-    highest = max((int(part.max()) for part in ids if len(part)), default=0)
-    if highest >= vocab_size:
-        raise ValueError(
-            f"text must have tokens below the model's vocab_size, {vocab_size}, got {highest}: encode "
-            "it with the model's own tokenizer"
-        )
-    return TokenStream(ids, vocab_size=vocab_size, document_start=-1 if start is None else start)
-
-
 def _parts(
     source: TokenSource, lengths: Sequence[int], tokens: int
-) -> tuple[_Part, SameTokens, SameTokens]:
+) -> tuple[TokenSlice, SameTokens, SameTokens]:
     """The tokens to measure scores and fine-tune on, to choose on, and to report."""
     longest, least = max(lengths), MEASURED_ROWS * min(lengths)
     needed = 2 * (longest + 1) + least
     if len(source) < needed:
         raise ValueError(
             f"text must have at least {needed:,} tokens for contexts of {longest:,}, got "
-            f"{len(source):,}: give more text, or a smaller factor"
+            f"{len(source):,}: give more text"
         )
     wanted = max(longest, integer("tokens", tokens, at_least=1) // longest * longest)
     size = min(wanted, (len(source) - least) // 2 // longest * longest) + 1
     first, second = len(source) - 2 * size, len(source) - size
-    held_out = (_Part(source, first, second), _Part(source, second, len(source)))
+    held_out = (TokenSlice(source, first, second), TokenSlice(source, second, len(source)))
     choice, report = (SameTokens(part, lengths, at_most=size - 1) for part in held_out)
-    return _Part(source, 0, first), choice, report
+    return TokenSlice(source, 0, first), choice, report
 
 
 def _hash(source: TokenSource) -> str:
+    """Fingerprint of the first million tokens of a source."""
     part = source.read(0, min(len(source), 2**20))
     return TokenStream([part], vocab_size=source.vocab_size, document_start=-1).fingerprint()
 
 
-def _recipe(fine_tune: int | PretrainingRecipe | None, length: int) -> PretrainingRecipe | None:
-    if fine_tune is None or isinstance(fine_tune, PretrainingRecipe):
-        return fine_tune
-    return PretrainingRecipe(integer("fine_tune", fine_tune, at_least=1), length)
-
-
-def _save(model: Any, tokenizer: Any, folder: Path, before: Losses, after: Losses) -> None:
+def _save(model: Any, tokenizer: Any, folder: Path, **measured: Losses) -> None:
     """Write the model, whole or not at all; one that is there already is the same."""
     if (folder / "config.json").exists():
         return
     partial = growing_path(folder)
     model.save_pretrained(partial)
-    if tokenizer is not None:
-        tokenizer.save_pretrained(partial)
-    rows = ["| tokens | loss before | after |", "|---|---|---|"]
-    rows += [
-        f"| {one.length:,} | {one.loss:.3f} | {other.loss:.3f} |"
-        for one, other in zip(before.by_length, after.by_length, strict=True)
-    ]
-    (partial / "README.md").write_text(CARD.format(table="\n".join(rows)))
+    _complete(partial, tokenizer, **measured)
     finish_growing(folder)
+
+
+def _complete(folder: Path, tokenizer: Any, **measured: Losses) -> None:
+    """Add the tokenizer, and a card with the losses, to the folder of a model."""
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
+    names = (f"loss {name.replace('_', '-')}" for name in measured)
+    rows = [["tokens", *names], ["---"] * (1 + len(measured))]
+    for same in zip(*(losses.by_length for losses in measured.values()), strict=True):
+        rows.append([f"{same[0].length:,}", *(f"{row.loss:.3f}" for row in same)])
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    replace_file(folder / "README.md", CARD.format(table=table).encode())

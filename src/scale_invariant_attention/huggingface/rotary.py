@@ -7,7 +7,7 @@ texts up to the training length and beyond it: it expresses everything else.
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..arguments import did_you_mean
@@ -242,6 +242,16 @@ def checked_rotary(rotary: Any) -> str | dict[str, Any] | None:
         f"rotary must be one of {', '.join(ROTARIES)}, or rope_parameters of transformers with a "
         f"rope_type, got {rotary!r}{did_you_mean(rotary, ROTARIES)}"
     )
+
+
+def check_names(rotaries: Sequence[str]) -> None:
+    """Refuse anything but one or more names in :data:`ROTARIES`."""
+    known = f"rotaries must be one or more of {', '.join(ROTARIES)}, got"
+    if isinstance(rotaries, str) or not rotaries:
+        raise ValueError(f"{known} {rotaries!r}")
+    for name in rotaries:
+        if name not in ROTARIES:
+            raise ValueError(f"{known} {name!r}{did_you_mean(name, ROTARIES)}")
 
 
 def _proportional(theta: float, fraction: float) -> Parameters:

@@ -88,7 +88,7 @@ def entry(name: str) -> NamedScheme:
     if not isinstance(name, str) or name not in _REGISTRY:
         raise ValueError(
             f"there is no scheme {name!r}{did_you_mean(name, _REGISTRY)}; "
-            f"the schemes are: {', '.join(_REGISTRY)}"
+            f"the paper's is 'scale-invariant-p-rope', and the schemes are: {', '.join(_REGISTRY)}"
         )
     return _REGISTRY[name]
 
