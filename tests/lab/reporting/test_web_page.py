@@ -10,10 +10,11 @@ from importlib.resources import files
 from statistics import mean, stdev
 
 import pytest
-from small_records import LENGTHS, record, table
+from small_records import LENGTHS, needle_record, record, table
 
 from scale_invariant_attention import schemes
 from scale_invariant_attention.evaluation import LengthLoss
+from scale_invariant_attention.lab.experiments.evaluations import LossEvaluation
 from scale_invariant_attention.lab.records import write_record
 from scale_invariant_attention.lab.reporting.drawing import style
 from scale_invariant_attention.lab.reporting.web_page import render_page
@@ -277,6 +278,49 @@ def test_labels_of_variants_name_what_differs(tmp_path):
         write_record(replace(made, name=f"wide-{width}"), tmp_path)
     labels = [it.label for it in variants_of(read_entries([tmp_path]))]
     assert labels == ["RoPE", "RoPE, width 256"]
+
+
+def test_tokens_that_were_skipped_and_splits_are_not_pooled(tmp_path):
+    """The candidates of a choice are measured on other text than the tables, with another seed."""
+    made = record("rope", 0, (1.0, 2.0, 3.0))
+    write_record(made, tmp_path)
+    after = LossEvaluation(LENGTHS, 131_072, skip=131_072)
+    chosen = record("rope", 3, (1.5, 2.5, 3.5))
+    write_record(replace(chosen, evaluation=after), tmp_path)
+    found = [it.losses.on for it in read_entries([tmp_path])]
+    assert found[0] != found[1]
+    assert str(found[1]).endswith("131,072 tokens after the first 131,072")
+    needles = needle_record("rope", 0, (1.0, 0.5, 0.0))
+    hidden = replace(needles.evaluation, split="train")
+    write_record(replace(needles, evaluation=hidden, name="chosen"), tmp_path)
+    [entry] = [it for it in read_entries([tmp_path]) if it.needles]
+    assert str(entry.needles.on).startswith("the train split of standard-library")
+
+
+def labels_of(tmp_path, *options):
+    """Labels of records of the recommended scheme with these options, one seed each."""
+    for number, given in enumerate(options):
+        changes = {"changes": {"scheme_options": given}}
+        made = record("scale-invariant-spread", 3, (1.0, 2.0, 3.0), **changes)
+        write_record(replace(made, name=f"{number}"), tmp_path)
+    return [it.label for it in variants_of(read_entries([tmp_path]))]
+
+
+def test_the_title_alone_stands_for_the_defaults_whichever_comes_first(tmp_path):
+    labels = labels_of(tmp_path, {"rotating": 0.125}, {"rotating": 0.25})
+    assert labels == ["Scale-inv. spread, rotating 0.125", "Scale-inv. spread"]
+
+
+def test_defaults_that_are_spelled_out_make_no_other_variant(tmp_path):
+    spelled = {"base": 16.0, "tau": 1.0, "highest_tau": 30.0, "rotating": 0.25}
+    [usual, repeated] = labels_of(tmp_path, {}, spelled)
+    assert usual == "Scale-inv. spread"
+    # The same seed of the same training.
+    assert repeated == f"Scale-inv. spread ({tmp_path / '1.json'})"
+
+
+def test_an_option_that_all_rows_share_is_said_once(page):
+    assert "Unless a row says otherwise, base is 16 instead of 1024." in page.text
 
 
 def test_the_vendored_library_is_the_published_one():

@@ -92,7 +92,6 @@ def write_report(runs: Sequence[Path], folder: Path, *, title: str | None = None
 
 def _looks(sections: Sequence[Section], entries: Sequence[Entry]) -> dict[str, dict[str, Any]]:
     """The look of every line that can be switched on and off, by its label."""
-    titles = {title_of(entry.scheme): entry.scheme for entry in entries}
     keys = dict.fromkeys(
         line.key
         for chart in _all_charts(sections)
@@ -100,9 +99,15 @@ def _looks(sections: Sequence[Section], entries: Sequence[Entry]) -> dict[str, d
         for line in panel.lines
         if line.key not in chart.looks
     )
-    others = [key for key in keys if key not in titles]
+    owners: dict[str, str] = {}
+    for entry in entries:
+        # The line of a scheme is the one with its title alone, or else the first with more words.
+        title = title_of(entry.scheme)
+        named = [key for key in keys if key == title or key.startswith(f"{title}, ")]
+        owners |= dict.fromkeys(sorted(named, key=len)[:1], entry.scheme)
+    others = [key for key in keys if key not in owners]
     return {
-        key: scheme_look(titles[key]) if key in titles else further_look(others.index(key))
+        key: scheme_look(owners[key]) if key in owners else further_look(others.index(key))
         for key in keys
     }
 
