@@ -6,6 +6,7 @@ from typing import Any
 
 from ...seeds import SeedRow, Spread, over_seeds
 from ...tables import Best, Table, length_table
+from ..pages import listed
 from ._entries import (
     OPTION,
     Entry,
@@ -138,12 +139,12 @@ class Comparison:
         spreads = {it.label: self.spreads(it, value) for it in self.variants}
         found: dict[str, list[str]] = {}
         for length in self.lengths():
-            means = {label: it[length].mean for label, it in spreads.items() if length in it}
+            means = {label: it[length].printed for label, it in spreads.items() if length in it}
             if not means:
                 continue
             top = best(means.values())
             names = [label for label, mean in means.items() if mean == top]
-            who = "all alike" if len(names) == len(means) else " and ".join(names)
+            who = "all alike" if len(names) == len(means) else listed(names)
             found.setdefault(who, []).append(f"{top:.3f} at {length:,}")
         return "; ".join(f"{who} with {', '.join(values)}" for who, values in found.items())
 

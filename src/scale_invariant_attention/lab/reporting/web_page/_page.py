@@ -37,6 +37,13 @@ EXPLORED = {
     "Scale-invariant": "scale-invariant-p-rope",
 }
 
+# The lines that a reader can tell apart, and the schemes to begin with if there are more.
+FEW = 8
+MAIN = (
+    *("rope", "p-rope", "yarn", "logn-p-rope", "alibi"),
+    *("scale-invariant-p-rope", "scale-invariant-spread"),
+)
+
 STYLES = ("vendor/uPlot.min.css", "page.css")
 SCRIPTS = ("vendor/uPlot.iife.min.js", "charts.js", "explorer_math.js", "explorer.js", "page.js")
 
@@ -64,6 +71,7 @@ def render_page(entries: Sequence[Entry], *, title: str) -> str:
         data=_embedded({"charts": _charts(sections), "looks": looks, "explorer": explored}),
         sections=sections,
         looks=looks,
+        first=_shown_first(looks),
         explored=explored,
         schemes={row.title: row.sentence for row in rows},
         runs=[
@@ -110,6 +118,12 @@ def _looks(sections: Sequence[Section], entries: Sequence[Entry]) -> dict[str, d
         key: scheme_look(owners[key]) if key in owners else further_look(others.index(key))
         for key in keys
     }
+
+
+def _shown_first(looks: Mapping[str, Any]) -> list[str]:
+    """The lines that are shown at first: all, or of many the main schemes'."""
+    main = [title_of(scheme) for scheme in MAIN if title_of(scheme) in looks]
+    return list(looks) if len(looks) <= FEW or not main else main
 
 
 def _all_charts(sections: Sequence[Section]) -> list[Chart]:
