@@ -323,6 +323,37 @@ def test_an_option_that_all_rows_share_is_said_once(page):
     assert "Unless a row says otherwise, base is 16 instead of 1024." in page.text
 
 
+def test_of_many_lines_those_of_the_main_schemes_are_shown_at_first(page, results):
+    def shown(found):
+        boxes = [
+            it for it in found.attributes if it[0] == "input" and it[1] in ("checked", "value")
+        ]
+        pairs = [(boxes[at - 1][1], it[2]) for at, it in enumerate(boxes) if it[1] == "value"]
+        # The explorer has a box for ALiBi too.
+        titles = [it for before, it in pairs if before == "checked" and it in TITLES.values()]
+        return list(dict.fromkeys(titles))
+
+    main = (
+        "RoPE",
+        "p-RoPE",
+        "YaRN",
+        "LogN+p-RoPE",
+        "ALiBi",
+        "Scale-inv. p-RoPE",
+        "Scale-inv. spread",
+    )
+    assert shown(page) == list(main)
+    few = read_entries([results / f"{name}-seed-0.json" for name in ("nope", "logn-ntk")])
+    assert shown(Page(render_page(few, title="x"))) == ["NoPE", "LogN+NTK"]
+
+
+def test_error_bars_are_mentioned_where_there_are_any(page, results):
+    said = "Bars are standard errors over seeds."
+    assert said in "".join(page.text)
+    one = read_entries([results / "rope-seed-0.json", results / "alibi-seed-0.json"])
+    assert said not in "".join(Page(render_page(one, title="x")).text)
+
+
 def test_the_vendored_library_is_the_published_one():
     vendor = files("scale_invariant_attention.lab.reporting.web_page") / "assets/vendor"
     lines = (vendor / "SHA256SUMS").read_text().splitlines()
