@@ -293,6 +293,16 @@ def test_tokens_that_were_skipped_and_splits_are_not_pooled(tmp_path):
     needles = needle_record("rope", 0, (1.0, 0.5, 0.0))
     hidden = replace(needles.evaluation, split="train")
     write_record(replace(needles, evaluation=hidden, name="chosen"), tmp_path)
+    for seed in (0, 3):
+        alibi = record("alibi", seed, (1.1, 1.2, 1.3))
+        skipped = alibi if seed == 0 else replace(alibi, evaluation=after)
+        write_record(skipped, tmp_path)
+    text = " ".join("".join(Page(render_page(read_entries([tmp_path]), title="x")).text).split())
+    first = (
+        "Lowest loss, on the validation split of standard-library, 131,072 tokens: RoPE with 1.000"
+    )
+    assert f"{first} at 256;" in text
+    assert "131,072 tokens after the first 131,072: ALiBi with 1.100 at 256" in text
     [entry] = [it for it in read_entries([tmp_path]) if it.needles]
     assert str(entry.needles.on).startswith("the train split of standard-library")
 
@@ -343,8 +353,8 @@ def test_of_many_lines_those_of_the_main_schemes_are_shown_at_first(page, result
         "Scale-inv. spread",
     )
     assert shown(page) == list(main)
-    few = read_entries([results / f"{name}-seed-0.json" for name in ("nope", "logn-ntk")])
-    assert shown(Page(render_page(few, title="x"))) == ["NoPE", "LogN+NTK"]
+    few = read_entries([results / f"{name}-seed-0.json" for name in ("nope", "alibi")])
+    assert shown(Page(render_page(few, title="x"))) == ["NoPE", "ALiBi"]
 
 
 def test_error_bars_are_mentioned_where_there_are_any(page, results):

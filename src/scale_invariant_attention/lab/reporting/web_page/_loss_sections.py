@@ -112,9 +112,11 @@ def block_by_length(
 
 
 def finding_of(found: Sequence[Comparison], what: str, value: Value, best: Best) -> str:
-    """The best variants of every comparison in a sentence."""
-    texts = [text for it in found if (text := it.best_by_length(value, best))]
-    return f"{what}: {'. '.join(texts)}." if texts else ""
+    """The best variants of every comparison, with its data where there are several."""
+    texts = {str(it.on): text for it in found if (text := it.best_by_length(value, best))}
+    if len(texts) > 1:
+        return " ".join(f"{what}, on {on}: {text}." for on, text in texts.items())
+    return "".join(f"{what}: {text}." for text in texts.values())
 
 
 def _swept(comparison: Comparison, sweep: Sweep, name: str) -> Block:
