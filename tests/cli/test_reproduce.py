@@ -197,6 +197,7 @@ def test_a_scheme_of_a_module_of_ones_own_is_trained_by_workers(tmp_path, monkey
         done = CliRunner().invoke(app, ["--import", "own_positions", *words])
         assert done.exit_code == 0, done.output
         assert heads(done) == ["scheme", "Both"]
+        assert f"sia --import own_positions report {tmp_path / 'results'}" in done.stdout
     finally:
         schemes.unregister("rope-and-alibi")
         del sys.modules["own_positions"]

@@ -99,7 +99,8 @@ def _reproduce(experiment: Experiment, context: typer.Context, given: Mapping[st
         return
     scale = given.get("scale", "mini")
     runs, results = (given[name] or Path(name) / scale for name in ("runs", "results"))
-    records = _run(experiment, trials, runs, results, context.obj or (), given)
+    modules = context.obj or ()
+    records = _run(experiment, trials, runs, results, modules, given)
     if records is None:
         return
     from ..lab.seeds import over_seeds, seed_rows
@@ -111,7 +112,10 @@ def _reproduce(experiment: Experiment, context: typer.Context, given: Mapping[st
     page.paragraph(_sizes(trials))
     page.line("")
     page.table(table.header, table.texts())
-    page.line(f"\nRecords: {results}. Charts of them on one page: sia report {results} -o report")
+    report = " ".join(("sia", *(f"--import {it}" for it in modules), f"report {results} -o report"))
+    # Records of converted models have no section on that page.
+    charts = "" if experiment.in_one_process else f" Charts of them on one page: {report}"
+    page.line(f"\nRecords: {results}.{charts}")
 
 
 def _sizes(trials: "Sequence[Trial]") -> str:
