@@ -84,6 +84,7 @@ bench-page: $(INSTALLED)  ## The figures and the page, from recorded results.
 
 docs: $(VENV)/.installed-docs  ## Build the documentation site in site/.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "The site is in site/. To read it: $(PYTHON) -m http.server -d site, then open http://localhost:8000"
 
 # Trains the runs that are missing first, for a quarter of an hour each on an idle core.
 pretrained: $(INSTALLED)  ## Package recorded runs as pretrained models, in pretrained/.
@@ -126,12 +127,16 @@ $(INSTALLED): $(PACKAGING) $(KERNELS)
 	touch $@
 
 define INSTALL
+@echo "Installing the package and its tools into $(VENV): torch and others, several minutes at first."
 $(PYTHON) -m venv $(VENV)
 $(BIN)/python -m pip install --quiet --upgrade pip
 $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 endef
 
-$(VENV)/.installed-docs: pyproject.toml constraints.txt | $(INSTALLED)
+# The site needs neither the tools for tests nor Hugging Face's libraries.
+$(VENV)/.installed-docs: pyproject.toml constraints.txt
+	@echo "Installing the package and the tools of the site into $(VENV): several minutes at first."
+	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
 	touch $@
 

@@ -198,7 +198,7 @@ def damaged(records):
     yield "list.json", "[]", "holds no JSON object"
     yield "other.json", '{"name": 1}', "is not a record: it must have one of losses, needles"
     without = {name: value for name, value in record.items() if name != "provenance"}
-    yield "less.json", json.dumps(without), "is not a record: provenance is missing; remove it"
+    yield "less.json", json.dumps(without), "is not a record: provenance is missing; restore it"
     wrong = record | {"recall": [{**record["recall"][0], "found": 9, "count": 0}]}
     yield "wrong.json", json.dumps(wrong), "found must be from 0 to count, got 9 of 0"
     evaluation = {"lengths": [256], "tokens": 512}
@@ -210,7 +210,11 @@ def damaged(records):
     nothing = other | {"losses": []}
     yield "nothing.json", json.dumps(nothing), "losses must have at least one length"
     strange = record | {"config": record["config"] | {"scheme": "none such"}}
-    yield "strange.json", json.dumps(strange), "there is no scheme 'none such'"
+    yield (
+        "strange.json",
+        json.dumps(strange),
+        "the scheme 'none such', which is not registered here",
+    )
 
 
 def test_a_damaged_record_is_named_with_a_remedy(records, tmp_path):
@@ -221,7 +225,7 @@ def test_a_damaged_record_is_named_with_a_remedy(records, tmp_path):
         assert done.exit_code == 1, name
         assert done.stderr.startswith("Error: ") and len(done.stderr.splitlines()) == 1
         assert str(path) in done.stderr and message in done.stderr
-        assert re.search(r"; (restore|give|remove)", done.stderr), done.stderr
+        assert re.search(r"; (restore|give|import)", done.stderr), done.stderr
     assert not (tmp_path / "out").exists()
 
 

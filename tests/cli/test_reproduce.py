@@ -1,12 +1,18 @@
 """`sia reproduce`: trains, records, and prints what is recorded."""
 
 import json
+import re
+import sys
 
 import pytest
+from small_records import record
 from tiny_training import options
 from typer.testing import CliRunner
 
+from scale_invariant_attention import schemes
 from scale_invariant_attention.cli import app
+from scale_invariant_attention.lab.records import write_record
+from scale_invariant_attention.training import recipe
 
 
 def reproduce(*words):
@@ -26,6 +32,12 @@ def in_turn(**changes):
     small = {"vocab_size": 256, "data": "standard-library", "precision": "float32"}
     others = {"compile": "false", "micro_batch_size": "none", "constant_steps": "none"}
     return ("--scale", "paper", *tiny(**(small | others | changes)))
+
+
+def heads(done):
+    """The first words of the lines of the table that a command printed."""
+    _, table, _ = done.stdout.split("\n\n")
+    return [line.split()[0] for line in table.splitlines()]
 
 
 def recorded(path, name):
@@ -48,10 +60,20 @@ def test_table1_prints_means_and_errors_of_what_it_records(tmp_path):
     mean, error = sum(losses) / 2, abs(losses[0] - losses[1]) / 2
     assert f"{mean:.3f} ± {error:.3f}" in done.stdout
     assert "rope-seed-1: " in done.stderr and "(4 of 4)" in done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["scheme", "rope", "yarn"]
-    # Again: nothing is trained, the table is the same.
+    assert heads(done) == ["scheme", "RoPE", "YaRN"]
+    assert "Loss in nats per token by context length" in done.stdout
+    assert "standard error over 2 seeds" in done.stdout
+    assert "Steps of training: 2. Measured at each length: 256 tokens." in done.stdout
+    assert f"sia report {tmp_path / 'results'} -o report" in done.stdout
+    assert f"Training 4, in {tmp_path / 'runs'}" in done.stderr
+    # Again: nothing is trained, and it says so; the table is the same.
     (tmp_path / "runs").rename(tmp_path / "gone")
-    assert reproduce(*words).stdout == done.stdout
+    again = reproduce(*words)
+    assert again.stdout == done.stdout
+    results = tmp_path / "results"
+    assert f"Nothing to train: all 4 are recorded in {results} already" in again.stderr
+    assert "--runs runs/mine --results results/mine" in again.stderr
+    assert "rope-seed-1: " not in again.stderr
     assert not (tmp_path / "runs").exists()
 
 
@@ -60,9 +82,9 @@ def test_a_sweep_has_a_row_for_each_value(tmp_path, option):
     words = (option, "--values", "5,10,16", *folders(tmp_path), *in_turn(steps=1))
     done = reproduce(*words)
     assert done.exit_code == 0, done.output
-    assert [line.split()[0] for line in done.stdout.splitlines()] == [option, "5", "10", "16"]
-    record = recorded(tmp_path, f"scale-invariant-p-rope-{option}-5-seed-0")
-    assert record["config"]["scheme_options"][option] == 5
+    assert heads(done) == [option, "5", "10", "16"]
+    made = recorded(tmp_path, f"scale-invariant-p-rope-{option}-5-seed-0")
+    assert made["config"]["scheme_options"][option] == 5
 
 
 def test_attention_is_that_of_the_models_of_table1(tmp_path):
@@ -72,11 +94,11 @@ def test_attention_is_that_of_the_models_of_table1(tmp_path):
     words = (*words[:tokens], "--contexts", "2", *words[tokens + 2 :])
     done = reproduce("attention", *words)
     assert done.exit_code == 0, done.output
-    record = recorded(tmp_path, "attention-alibi-seed-0")
-    assert record["trained_as"] == "alibi-seed-0"
-    assert [it["length"] for it in record["attention"]] == [32, 64]
-    share = record["attention"][1]["overall"]["recent_share"][0]["mean"]
-    assert done.stdout.splitlines()[-1].split() == ["alibi", "1.000", f"{share:.3f}"]
+    made = recorded(tmp_path, "attention-alibi-seed-0")
+    assert made["trained_as"] == "alibi-seed-0"
+    assert [it["length"] for it in made["attention"]] == [32, 64]
+    share = made["attention"][1]["overall"]["recent_share"][0]["mean"]
+    assert ["ALiBi", "1.000", f"{share:.3f}"] in map(str.split, done.stdout.splitlines())
 
 
 def test_the_papers_scale_trains_in_turn_and_resumes(tmp_path):
@@ -92,11 +114,12 @@ def test_the_papers_scale_trains_in_turn_and_resumes(tmp_path):
     )
     done = reproduce(*words)
     assert done.exit_code == 0, done.output
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["scheme", "rope", "yarn"]
+    assert heads(done) == ["scheme", "RoPE", "YaRN"]
     assert recorded(tmp_path, "yarn-seed-0")["config"]["order"] == "sequential"
     (tmp_path / "results" / "yarn-seed-0.json").unlink()
     again = reproduce(*words)
     assert again.stdout == done.stdout
+    assert "1 of 2 are recorded" in again.stderr
 
 
 def test_configurations_are_printed_and_nothing_is_done(tmp_path):
@@ -142,6 +165,57 @@ def test_a_page_without_records_says_where_it_looked(tmp_path):
     done = reproduce("page", "--results", str(tmp_path))
     assert done.exit_code == 1
     assert f"no record of Table 1 in {tmp_path / 'mini'}; sia reproduce table1" in done.stderr
+    assert "sia report shows any others" in done.stderr
+
+
+def test_a_page_of_other_trials_names_the_command_that_shows_them(tmp_path):
+    (tmp_path / "mini").mkdir()
+    write_record(record("rope", 0, (1.0, 2.0, 3.0), changes={"steps": 200}), tmp_path / "mini")
+    done = reproduce("page", "--results", str(tmp_path))
+    assert done.exit_code == 1
+    assert "config.steps is 200 there, 1500 here" in done.stderr
+    assert "made from records of the unchanged trials" in done.stderr
+    assert "sia report shows any others" in done.stderr
+
+
+OWN = """
+from scale_invariant_attention import schemes
+schemes.register(schemes.NamedScheme(
+    "rope-and-alibi", lambda: schemes.Scheme(schemes.RoPE(), distance=schemes.ALiBi()), "Both"))
+"""
+
+
+def test_a_scheme_of_a_module_of_ones_own_is_trained_by_workers(tmp_path, monkeypatch):
+    (tmp_path / "own_positions.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    words = ("reproduce", "table1", "--schemes", "rope-and-alibi", "--seeds", "1", "--workers", "1")
+    words = (*words, *folders(tmp_path), *tiny(steps=1))
+    refused = CliRunner().invoke(app, words)
+    assert refused.exit_code == 2 and "sia --import MODULE" in refused.output
+    try:
+        done = CliRunner().invoke(app, ["--import", "own_positions", *words])
+        assert done.exit_code == 0, done.output
+        assert heads(done) == ["scheme", "Both"]
+        assert f"sia --import own_positions report {tmp_path / 'results'}" in done.stdout
+    finally:
+        schemes.unregister("rope-and-alibi")
+        del sys.modules["own_positions"]
+
+
+def test_a_module_that_is_not_there_is_named():
+    done = CliRunner().invoke(app, ["--import", "no_such_module", "reproduce", "table1"])
+    assert done.exit_code == 2
+    assert "there is no module 'no_such_module'" in done.output
+
+
+def test_now_and_then_it_says_how_far_each_training_is(tmp_path, monkeypatch):
+    monkeypatch.setattr("scale_invariant_attention.cli.reproduce.NEWS_EVERY", 0.0)
+    monkeypatch.setattr("scale_invariant_attention.lab.experiments.running.GLANCE", 0.02)
+    words = ("table1", "--schemes", "rope", "--seeds", "1", "--workers", "1")
+    done = reproduce(*words, *folders(tmp_path), *tiny(steps=60, checkpoint_every=60))
+    assert done.exit_code == 0, done.output
+    assert re.search(r"^rope-seed-0: step \d+ of 60, loss \d\.\d{3}$", done.stderr, re.MULTILINE)
 
 
 def test_interrupted_it_says_how_to_resume(tmp_path, monkeypatch):
@@ -162,3 +236,15 @@ def test_a_record_of_another_training_is_named(tmp_path):
     done = reproduce(*words, *in_turn(steps=2))
     assert done.exit_code == 1
     assert "config.steps is 1 there, 2 here" in done.stderr
+    assert "with --results" in done.stderr
+
+
+def test_the_folder_of_another_training_is_refused_before_anything_is_trained(tmp_path):
+    words = ("table1", "--schemes", "rope,alibi", "--seeds", "1", *folders(tmp_path))
+    (tmp_path / "runs" / "alibi-seed-0").mkdir(parents=True)
+    config = recipe("mini", scheme="alibi", steps=7).to_dict()
+    (tmp_path / "runs" / "alibi-seed-0" / "config.json").write_text(json.dumps(config))
+    done = reproduce(*words, *tiny(steps=1))
+    assert done.exit_code == 1
+    assert "steps is 7 there, 1 here" in done.stderr and "--runs" in done.stderr
+    assert not (tmp_path / "runs" / "rope-seed-0").exists()

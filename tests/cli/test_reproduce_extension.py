@@ -28,9 +28,11 @@ def test_table4_trains_records_and_prints(small, tmp_path):
     assert done.exit_code == 0, done.output
     assert "extension-llama-alibi-10-seed-0: " in done.stderr and "(2 of 2)" in done.stderr
     record = json.loads((tmp_path / "results" / "extension-llama-alibi-10-seed-0.json").read_text())
-    header, rope, alibi = done.stdout.splitlines()
+    _, table, _ = done.stdout.split("\n\n")
+    header, rope, alibi = table.splitlines()
     assert header.split() == ["scheme", str(LENGTH), str(4 * LENGTH)]
     assert rope.startswith("llama rope, 0% ")
+    assert done.stdout.splitlines()[-1] == f"Records: {tmp_path / 'results'}."
     assert alibi.split()[-2:] == [f"{row['loss']:.3f}" for row in record["losses"]]
     # Again, and as part of the larger study: nothing is trained, the rows are the same.
     assert sia(*words, "--runs", tmp_path / "gone").stdout == done.stdout

@@ -90,8 +90,17 @@ def test_an_error_names_file_field_and_fix(tmp_path, change, message):
     path = changed(tmp_path, change)
     with pytest.raises(ValueError, match=rf"rope-seed-0\.json is not a record: .*{message}"):
         read_record(path, TrainingConfig)
-    with pytest.raises(ValueError, match="remove it, and sia reproduce will write it again"):
+    with pytest.raises(
+        ValueError, match="restore it, or move it elsewhere to have sia reproduce write it again"
+    ):
         read_record(path, TrainingConfig)
+
+
+def test_a_record_of_a_scheme_that_is_not_registered_is_not_called_damaged(tmp_path):
+    path = changed(tmp_path, lambda it: it["config"].update(scheme="log-bias"))
+    with pytest.raises(ValueError, match=r"not registered here; .* sia --import MODULE") as raised:
+        read_record(path, TrainingConfig)
+    assert "not a record" not in str(raised.value) and "move it" not in str(raised.value)
 
 
 @pytest.mark.parametrize(("text", "message"), [("{", "is not JSON"), ("[]", "no JSON object")])

@@ -32,6 +32,16 @@ def test_the_highest_may_be_the_best_and_nothing_need_be():
     assert not any(cell.best for row in length_table(ROWS, "scheme").rows for cell in row.cells)
 
 
+def test_means_that_are_printed_alike_are_marked_alike():
+    rows = {name: SeedRow(name, {0: {256: loss}}) for name, loss in (("a", 0.8841), ("b", 0.8842))}
+    rows["c"] = SeedRow("c", {0: {256: 0.9}})
+    cells = [row.cells[0].best for row in length_table(rows, "scheme", min).rows]
+    assert cells == [True, True, False]
+    # Where all are printed alike, none is best.
+    del rows["c"]
+    assert not any(row.cells[0].best for row in length_table(rows, "scheme", min).rows)
+
+
 def test_what_was_not_measured_is_left_empty():
     rows = {**ROWS, "nope": SeedRow("nope", {0: {1024: 1.0}})}
     assert cells(length_table(rows, "scheme", min))["nope"] == [

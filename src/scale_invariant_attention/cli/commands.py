@@ -1,6 +1,8 @@
 """The commands of `sia`, each imported when it is used."""
 
+import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -149,12 +151,42 @@ def _print_version(requested: bool) -> None:
 @app.callback(invoke_without_command=True)
 def _sia(
     context: typer.Context,
+    modules: Annotated[
+        list[str] | None,
+        Option(
+            "--import",
+            metavar="MODULE",
+            help="Import a module first, such as one that registers schemes of your own; the current "
+            "folder is searched too. Can be repeated.",
+        ),
+    ] = None,
     version: Annotated[
         bool, Option("--version", help="Show the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
+    context.obj = tuple(modules or ())
+    _import_modules(context.obj)
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
+
+
+def _import_modules(modules: tuple[str, ...]) -> None:
+    """Import modules as ``python -m`` finds them: in the current folder too."""
+    here = str(Path.cwd())
+    if modules and here not in sys.path:
+        sys.path.insert(0, here)
+    for module in modules:
+        try:
+            import_module(module)
+        except ModuleNotFoundError as error:
+            # A module that is missing inside it is another error, with its own traceback.
+            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+                raise
+            raise typer.BadParameter(
+                f"there is no module {module!r} in the current folder or among the installed packages; "
+                f"give its name without .py",
+                param_hint="'--import'",
+            ) from error
 
 
 def main() -> None:

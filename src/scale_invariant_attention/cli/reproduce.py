@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import Parameter, Signature
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
     from ..lab.experiments.trials import Trial
     from ..lab.records import Record
 
+# Seconds between two lines about a training that is running.
+NEWS_EVERY = 60.0
+# The sizes that evaluations have.
+SIZES = ("tokens", "examples", "contexts")
+
 app = typer.Typer(
     help=COMMANDS["reproduce"], no_args_is_help=True, add_completion=False, rich_markup_mode=None
 )
@@ -30,7 +36,7 @@ def _add_command(experiment: Experiment) -> None:
     """Add the command of an experiment, with the options that it has."""
 
     def command(context: typer.Context, **given: Any) -> None:
-        _reproduce(experiment, context.args, given)
+        _reproduce(experiment, context, given)
 
     command.__signature__ = Signature(_parameters(experiment))  # type: ignore[attr-defined]
     settings = {} if experiment.in_one_process else TRAINING_COMMAND
@@ -82,24 +88,43 @@ def _parameters(experiment: Experiment) -> list[Parameter]:
     ]
 
 
-def _reproduce(experiment: Experiment, words: Sequence[str], given: Mapping[str, Any]) -> None:
+def _reproduce(experiment: Experiment, context: typer.Context, given: Mapping[str, Any]) -> None:
     """Train what is not recorded yet, and print the table of all."""
     with plain_errors(ImportError):
-        trials = or_bad_parameter(lambda: _trials(experiment, words, given))
+        trials = or_bad_parameter(lambda: _trials(experiment, context.args, given))
     page = Page()
     if given["print_config"]:
         configs = {trial.name: trial.printed_config for trial in trials}
         page.line(json.dumps(configs, indent=2))
         return
-    records = _run(experiment, trials, given)
+    scale = given.get("scale", "mini")
+    runs, results = (given[name] or Path(name) / scale for name in ("runs", "results"))
+    modules = context.obj or ()
+    records = _run(experiment, trials, runs, results, modules, given)
     if records is None:
         return
-    from ..lab.seeds import seed_rows
+    from ..lab.seeds import over_seeds, seed_rows
     from ..lab.tables import length_table
 
     rows = seed_rows(records, experiment.label, experiment.values)
     table = length_table(rows, experiment.heading, lengths=trials[0].evaluation.lengths)
+    page.paragraph(f"{experiment.measure} by context length, {over_seeds(rows.values())}.")
+    page.paragraph(_sizes(trials))
+    page.line("")
     page.table(table.header, table.texts())
+    report = " ".join(("sia", *(f"--import {it}" for it in modules), f"report {results} -o report"))
+    # Records of converted models have no section on that page.
+    charts = "" if experiment.in_one_process else f" Charts of them on one page: {report}"
+    page.line(f"\nRecords: {results}.{charts}")
+
+
+def _sizes(trials: "Sequence[Trial]") -> str:
+    """The size of trainings and evaluation, in a sentence."""
+    steps = sorted({sum(trial.training_steps.values()) for trial in trials})
+    sizes = {name: getattr(trials[0].evaluation, name, None) for name in SIZES}
+    measured = [f"{size:,} {name}" for name, size in sizes.items() if size is not None]
+    trained = " or ".join(f"{it:,}" for it in steps)
+    return f"Steps of training: {trained}. Measured at each length: {', '.join(measured)}."
 
 
 def _trials(
@@ -141,55 +166,71 @@ def _trials(
 
 
 def _run(
-    experiment: Experiment, trials: "Sequence[Trial]", given: Mapping[str, Any]
+    experiment: Experiment,
+    trials: "Sequence[Trial]",
+    runs: Path,
+    results: Path,
+    modules: Sequence[str],
+    given: Mapping[str, Any],
 ) -> "list[Record[Any]] | None":
     """Train what is not recorded yet and return all records; None on ranks other than the first."""
     from ..lab.experiments.running import WorkerDiedError, run_in_turn, run_side_by_side
     from ..training.ranks import is_first_rank
     from .train import training_bar, training_errors
 
-    scale = given.get("scale", "mini")
-    results = given["results"] or Path("results") / scale
-    folders = (given["runs"] or Path("runs") / scale, results)
+    before = {it.name for it in trials if (results / f"{it.name}.json").exists()}
     records: dict[str, Record[Any]] = {}
 
-    def keep(trial: "Trial", record: "Record[Any]") -> str:
+    def keep(trial: "Trial", record: "Record[Any]", say: Callable[[str], None]) -> None:
         records[trial.name] = record
-        values = ", ".join(f"{it:.4f} at {n:,}" for n, it in experiment.values(record).items())
-        return f"{trial.name}: {values} ({len(records)} of {len(trials)})"
+        if trial.name not in before:
+            values = ", ".join(f"{it:.4f} at {n:,}" for n, it in experiment.values(record).items())
+            say(f"{trial.name}: {values} ({len(records)} of {len(trials)})")
 
     def run_small() -> None:
         with _steps_bar(trials) as (update, say):
+            say(_before_training(len(before), len(trials), runs, results))
+            tell = _news(trials, runs, say)
+
+            def watch(steps: Mapping[str, int]) -> None:
+                update(steps)
+                tell(steps)
 
             def done(trial: "Trial", record: "Record[Any]") -> None:
                 update({trial.name: sum(trial.training_steps.values())})
-                say(keep(trial, record))
+                keep(trial, record, say)
 
             if experiment.in_one_process:
                 run_in_turn(
-                    trials,
-                    *folders,
-                    watch=lambda trial, now: update({trial.name: now.step}),
+                    *(trials, runs, results),
+                    watch=lambda trial, now: watch({trial.name: now.step}),
                     done=done,
                 )
             else:
-                workers = given["workers"] or os.cpu_count() or 1
-                run_side_by_side(trials, *folders, workers=workers, watch=update, done=done)
+                run_side_by_side(
+                    *(trials, runs, results),
+                    workers=given["workers"] or os.cpu_count() or 1,
+                    modules=modules,
+                    watch=watch,
+                    notice=say,
+                    done=done,
+                )
 
     def run_large() -> None:
         with training_bar() as (show, say):
+            if is_first_rank():
+                say(_before_training(len(before), len(trials), runs, results))
             run_in_turn(
-                trials,
-                *folders,
+                *(trials, runs, results),
                 device=given["device"],
                 watch=lambda trial, now: show(now),
                 notice=say,
-                done=lambda trial, record: say(keep(trial, record)),
+                done=lambda trial, record: keep(trial, record, say),
             )
 
     try:
         with training_errors(WorkerDiedError):
-            (run_large if scale == "paper" else run_small)()
+            (run_large if given.get("scale") == "paper" else run_small)()
     except KeyboardInterrupt as interrupted:
         typer.echo(
             f"Interrupted, with {len(records)} of {len(trials)} recorded in {results}. Rerun the same "
@@ -198,6 +239,43 @@ def _run(
         )
         raise typer.Exit(INTERRUPTED) from interrupted
     return [records[trial.name] for trial in trials] if is_first_rank() else None
+
+
+def _before_training(recorded: int, count: int, runs: Path, results: Path) -> str:
+    """Whether anything is left to train, and where."""
+    if recorded == count:
+        return (
+            f"Nothing to train: all {count} are recorded in {results} already. To train them yourself, "
+            f"choose other folders: --runs runs/mine --results results/mine"
+        )
+    already = f"{recorded} of {count} are recorded in {results} already. " if recorded else ""
+    return f"{already}Training {count - recorded}, in {runs}; records are written to {results}."
+
+
+def _news(
+    trials: "Sequence[Trial]", runs: Path, say: Callable[[str], None]
+) -> Callable[[Mapping[str, int]], None]:
+    """A function that is called with steps and says now and then how far each training is."""
+    before: dict[str, int] = {}
+    last = monotonic()
+
+    def tell(steps: Mapping[str, int]) -> None:
+        nonlocal last
+        if before and monotonic() < last + NEWS_EVERY:
+            return
+        last = monotonic()
+        # Several trials may share a training.
+        moved = {
+            it.training_name: it
+            for it in trials
+            if 0 < steps.get(it.name, 0) < sum(it.training_steps.values())
+            and steps[it.name] != before.get(it.name, steps[it.name])
+        }
+        before.update(steps)
+        for name, trial in moved.items():
+            say(f"{name}: {trial.news(runs)}")
+
+    return tell
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from .. import schemes
 from ..evaluation import LengthLoss, PositionLoss
 from ..files import replace_file
 from ..training import TrainingConfig
@@ -160,6 +161,7 @@ TrainingRecord = Record[TrainingConfig]
 def read_record(path: Path, kind: type[ConfigT_co]) -> Record[ConfigT_co]:
     """The record in a file; `kind` is the class of its configuration."""
     values = _json_object(path)
+    _check_scheme(path, values.get("config"))
     try:
         measured = [it for it in EVALUATIONS if it in values]
         if len(measured) != 1:
@@ -170,7 +172,8 @@ def read_record(path: Path, kind: type[ConfigT_co]) -> Record[ConfigT_co]:
         return from_json(Record, parts, config=kind, evaluation=evaluation, read_from=Any)
     except (ValueError, TypeError) as error:
         raise ValueError(
-            f"{path} is not a record: {error}; remove it, and sia reproduce will write it again"
+            f"{path} is not a record: {error}; restore it, or move it elsewhere to have sia reproduce "
+            f"write it again"
         ) from error
 
 
@@ -193,6 +196,16 @@ def read_results(path: Path, kind: type[T]) -> T:
     except ValueError as error:
         message = f"{path} cannot be read: {error}; rerun the command that wrote it"
         raise ValueError(message) from error
+
+
+def _check_scheme(path: Path, config: Any) -> None:
+    """Refuse the record of a scheme that nobody has registered: nothing is wrong with the file."""
+    scheme = config.get("scheme") if isinstance(config, dict) else None
+    if isinstance(scheme, str) and scheme not in schemes.names():
+        raise ValueError(
+            f"{path} is a record of the scheme {scheme!r}, which is not registered here; import the "
+            f"module that registers it: sia --import MODULE ..."
+        )
 
 
 def _json_object(path: Path) -> dict[str, Any]:

@@ -29,6 +29,11 @@ class Spread:
         error = stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
         return cls(mean(values), error, len(values))
 
+    @property
+    def printed(self) -> float:
+        """The mean as tables print it: closer ones are alike."""
+        return round(self.mean, 3)
+
     def __str__(self) -> str:
         error = "" if self.standard_error is None else f" ± {self.standard_error:.3f}"
         return f"{self.mean:.3f}{error}"
@@ -81,13 +86,13 @@ def with_common_seeds(rows: Mapping[Key, SeedRow]) -> dict[Key, SeedRow]:
 
 
 def lowest(rows: Mapping[str, SeedRow], length: int) -> list[str]:
-    """Labels of the rows with the lowest mean at a length: several where they share a training.
+    """Labels of the rows with the lowest mean at a length, as printed.
 
     >>> rows = {"a": SeedRow("a", {0: {256: 1.5}}), "b": SeedRow("b", {0: {256: 1.2}})}
     >>> lowest(rows, 256)
     ['b']
     """
-    means = {label: row.spreads[length].mean for label, row in rows.items()}
+    means = {label: row.spreads[length].printed for label, row in rows.items()}
     return [label for label, value in means.items() if value == min(means.values())]
 
 

@@ -63,9 +63,9 @@ def length_table(
     """Mean and standard error over seeds: one row per key of `rows`, one column per length.
 
     The key is the head of a row unless `titles` has another; `head` is the header of the heads, `column`
-    that of a length. `best` marks the best of each column in which means differ. `lengths` are all that
-    were measured by default, ascending. `change` adds a column with the change from the first length to
-    the last. `note` is the text beside a value.
+    that of a length. `best` marks the best of each column in which means differ, as printed. `lengths`
+    are all that were measured by default, ascending. `change` adds a column with the change from the
+    first length to the last. `note` is the text beside a value.
 
     >>> rows = {"rope": SeedRow("rope", {0: {256: 1.5}}), "alibi": SeedRow("alibi", {0: {256: 1.2}})}
     >>> print(markdown(length_table(rows, "scheme", min)))
@@ -76,14 +76,14 @@ def length_table(
     """
     spreads = {key: row.spreads for key, row in rows.items()}
     lengths = lengths or sorted({length for mine in spreads.values() for length in mine})
-    columns = {n: {mine[n].mean for mine in spreads.values() if n in mine} for n in lengths}
+    columns = {n: {mine[n].printed for mine in spreads.values() if n in mine} for n in lengths}
     marked = {n: best(means) for n, means in columns.items() if best and len(means) > 1}
 
     def cell(key: str, length: int) -> Cell:
         spread = spreads[key].get(length)
         if spread is None:
             return Cell("", "not measured")
-        return Cell(str(spread), note(key, length, spread), spread.mean == marked.get(length))
+        return Cell(str(spread), note(key, length, spread), spread.printed == marked.get(length))
 
     built = []
     for key, mine in spreads.items():

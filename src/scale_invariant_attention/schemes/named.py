@@ -88,7 +88,9 @@ def entry(name: str) -> NamedScheme:
     if not isinstance(name, str) or name not in _REGISTRY:
         raise ValueError(
             f"there is no scheme {name!r}{did_you_mean(name, _REGISTRY)}; "
-            f"the paper's is 'scale-invariant-p-rope', and the schemes are: {', '.join(_REGISTRY)}"
+            f"the paper's is 'scale-invariant-p-rope', and the schemes are: {', '.join(_REGISTRY)}. "
+            f"A scheme of your own is known once the module that registers it is imported: "
+            f"sia --import MODULE ..."
         )
     return _REGISTRY[name]
 

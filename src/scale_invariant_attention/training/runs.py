@@ -144,7 +144,7 @@ def open_run(
     ...         pass
     Traceback (most recent call last):
     scale_invariant_attention.training.runs.DifferentConfigError: ... holds a run with another
-    configuration: steps is 300 there, 400 here. Give another folder, or ...
+    configuration: steps is 300 there, 400 here. Give another folder ...
     """
     expected = json_value("config", dict(config))
     folder = Path(folder)
@@ -152,7 +152,10 @@ def open_run(
     with locked(folder, wait=False):
         for name in (CONFIG, PROVENANCE, METRICS, PROBE_NAME):
             clear_partial(folder, name)
-        _settle_config(folder, expected, json_value("defaults", dict(defaults or {})))
+        check_same_run(folder, expected, defaults=defaults)
+        if not (folder / CONFIG).exists():
+            text = json.dumps(expected, indent=2, allow_nan=False) + "\n"
+            replace_file(folder / CONFIG, text.encode())
         run = Run(folder)
         try:
             yield run
@@ -184,19 +187,22 @@ def read_provenance(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return read_json_lines(Path(folder) / PROVENANCE)
 
 
-def _settle_config(folder: Path, expected: dict[str, Any], defaults: dict[str, Any]) -> None:
+def check_same_run(
+    folder: Path, config: Mapping[str, Any], *, defaults: Mapping[str, Any] | None = None
+) -> None:
+    """Refuse a folder that holds anything but a run with this `config`; see :func:`open_run`."""
     if not (folder / CONFIG).exists():
-        text = json.dumps(expected, indent=2, allow_nan=False) + "\n"
-        replace_file(folder / CONFIG, text.encode())
         return
     existing = read_config(folder)
     if "model_type" in existing:
         raise DifferentConfigError(f"{folder} holds a saved model, not a run; give another folder")
-    different = list(differences(defaults | existing, expected))
+    expected = json_value("config", dict(config))
+    known = json_value("defaults", dict(defaults or {})) | existing
+    different = list(differences(known, expected))
     if different:
         raise DifferentConfigError(
             f"{folder} holds a run with another configuration: {'; '.join(different)}. "
-            f"Give another folder, or the same configuration"
+            f"Give another folder (-o of sia train, --runs of sia reproduce), or the same configuration"
         )
 
 

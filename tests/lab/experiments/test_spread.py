@@ -75,7 +75,8 @@ def test_candidates_are_recorded_on_the_text_after_the_tables(tmp_path):
     for folder, group in (("results", trials), ("others", others)):
         run_in_turn(group, tmp_path / "runs", tmp_path / folder, device="cpu")
     first, second = (find_record(it, tmp_path / "results") for it in trials)
-    assert [experiment.label(it) for it in (first, second)] == list(names)
+    labels = ["1 to 30, a quarter rotating", "1 to 30, learned, a quarter rotating"]
+    assert [experiment.label(it) for it in (first, second)] == labels
     other = find_record(others[0], tmp_path / "others")
     assert first.losses_by_length().keys() == {32, 64}
     assert first.losses_by_length() != other.losses_by_length()
@@ -87,3 +88,11 @@ def test_an_unknown_candidate_is_refused_with_the_nearest():
     ):
         spread_trials("mini", ("1-to-30-hal",))
     assert "1-to-30-hal" not in SPREAD_CANDIDATES
+
+
+def test_every_candidate_has_a_label_of_its_own():
+    trials = spread_trials("mini", seeds=(3,))
+    labels = [EXPERIMENTS["spread"].label(it) for it in trials]
+    assert len(set(labels)) == len(trials)
+    assert {"10 in all heads, half rotating", "1 to 30, no rotation"} <= set(labels)
+    assert "1 to 15, a quarter rotating, trained at 128" in labels

@@ -25,7 +25,8 @@ if __name__ == "__main__":
     folder = Path(sys.argv[1])
     config = tiny_config(steps=10**6, checkpoint_every=10**6)
     trial = TrainingTrial("endless", config, LossEvaluation((32,), 32))
-    run_side_by_side([trial], folder, folder, workers=1)
+    say = lambda text: print(text, file=sys.stderr, flush=True)
+    run_side_by_side([trial], folder, folder, workers=1, notice=say)
 """
 
 
@@ -80,6 +81,8 @@ def test_workers_save_and_end_with_the_process_that_started_them(tmp_path, endle
     wait_until(lambda: are_gone(workers))
     (saved,) = (tmp_path / "endless" / "checkpoints").glob("step-*")
     assert int(saved.name.removeprefix("step-")) >= 1
+    said = "Stopping with a checkpoint, in a few seconds: endless"
+    assert (said in endless.stderr.read()) == (number == signal.SIGINT)
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads processes from /proc")

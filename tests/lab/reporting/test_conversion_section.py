@@ -42,7 +42,9 @@ def test_every_scheme_stands_beside_the_paper():
         "| 2.163 | **2.193** | **2.252** | +0.089 |"
     ]
     assert len([line for line in lines(page, "|") if line.count("|") == 10]) == 12
-    assert "Scale-inv. p-RoPE at 4,096. In the paper: YaRN at 4,096" in " ".join(page.split())
+    assert "Scale-inv. p-RoPE at 1,024 and 4,096. In the paper: YaRN at 4,096;" in " ".join(
+        page.split()
+    )
 
 
 def test_differences_in_scale_are_listed():

@@ -35,7 +35,9 @@ def lines(page, start, section="## Table 1: "):
 def test_every_scheme_stands_beside_the_paper(made):
     page, _ = made
     rope, _ = lines(page, "| RoPE |")
-    assert rope == (
+    # A mean and its error are never broken over two lines.
+    assert " ± " not in page
+    assert rope.replace("\N{NO-BREAK SPACE}", " ") == (
         "| RoPE | 1.210 ± 0.006 | 2.210 ± 0.006 | 3.210 ± 0.006 | +2.000 "
         "| 3.261 ± 0.001 | 3.936 ± 0.010 | 5.260 ± 0.014 | +1.999 |"
     )
@@ -43,6 +45,29 @@ def test_every_scheme_stands_beside_the_paper(made):
     assert ours.count("**") == 12
     ablation, _ = lines(page, "| Scale-inv. NoPE |")
     assert ablation.endswith("|  |  |  |  |")
+
+
+def test_the_text_fits_the_schemes_that_are_recorded(made):
+    page = " ".join(made[0].split())
+    assert "NTK and YaRN change nothing up to the training length" in page
+    assert "Not yet trained at this scale" not in page
+    assert "Lowest here: Scale-inv. p-RoPE at all 3 lengths." in page
+    assert "The median training of Table 1 took 4.0 minutes" in page
+    few = [record(name, 0, losses_of(name, 0)) for name in ("rope", "scale-invariant-p-rope")]
+    page = " ".join(page_and_figures(Evidence(Size("mini", few)))[0].split())
+    assert "NTK and YaRN change nothing" not in page
+    assert "Not yet trained at this scale: p-RoPE; NoPE; RoPE+NTK; YaRN;" in page
+
+
+def test_both_rules_of_significance_are_explained_where_the_first_is_used():
+    few = [
+        record(name, seed, losses_of(name, seed))
+        for seed in (0, 1)
+        for name in ("rope", "scale-invariant-p-rope", "scale-invariant-spread")
+    ]
+    page = " ".join(page_and_figures(Evidence(Size("mini", few)))[0].split())
+    assert "more than 2 standard errors; for the claims of the paper" in page
+    assert "which with three seeds takes 4.3 standard errors" in page
 
 
 def test_differences_in_scale_are_listed(made):

@@ -10,10 +10,11 @@ from importlib.resources import files
 from statistics import mean, stdev
 
 import pytest
-from small_records import LENGTHS, record, table
+from small_records import LENGTHS, needle_record, record, table
 
 from scale_invariant_attention import schemes
 from scale_invariant_attention.evaluation import LengthLoss
+from scale_invariant_attention.lab.experiments.evaluations import LossEvaluation
 from scale_invariant_attention.lab.records import write_record
 from scale_invariant_attention.lab.reporting.drawing import style
 from scale_invariant_attention.lab.reporting.web_page import render_page
@@ -277,6 +278,90 @@ def test_labels_of_variants_name_what_differs(tmp_path):
         write_record(replace(made, name=f"wide-{width}"), tmp_path)
     labels = [it.label for it in variants_of(read_entries([tmp_path]))]
     assert labels == ["RoPE", "RoPE, width 256"]
+
+
+def test_tokens_that_were_skipped_and_splits_are_not_pooled(tmp_path):
+    """The candidates of a choice are measured on other text than the tables, with another seed."""
+    made = record("rope", 0, (1.0, 2.0, 3.0))
+    write_record(made, tmp_path)
+    after = LossEvaluation(LENGTHS, 131_072, skip=131_072)
+    chosen = record("rope", 3, (1.5, 2.5, 3.5))
+    write_record(replace(chosen, evaluation=after), tmp_path)
+    found = [it.losses.on for it in read_entries([tmp_path])]
+    assert found[0] != found[1]
+    assert str(found[1]).endswith("131,072 tokens after the first 131,072")
+    needles = needle_record("rope", 0, (1.0, 0.5, 0.0))
+    hidden = replace(needles.evaluation, split="train")
+    write_record(replace(needles, evaluation=hidden, name="chosen"), tmp_path)
+    for seed in (0, 3):
+        alibi = record("alibi", seed, (1.1, 1.2, 1.3))
+        skipped = alibi if seed == 0 else replace(alibi, evaluation=after)
+        write_record(skipped, tmp_path)
+    text = " ".join("".join(Page(render_page(read_entries([tmp_path]), title="x")).text).split())
+    first = (
+        "Lowest loss, on the validation split of standard-library, 131,072 tokens: RoPE with 1.000"
+    )
+    assert f"{first} at 256;" in text
+    assert "131,072 tokens after the first 131,072: ALiBi with 1.100 at 256" in text
+    [entry] = [it for it in read_entries([tmp_path]) if it.needles]
+    assert str(entry.needles.on).startswith("the train split of standard-library")
+
+
+def labels_of(tmp_path, *options):
+    """Labels of records of the recommended scheme with these options, one seed each."""
+    for number, given in enumerate(options):
+        changes = {"changes": {"scheme_options": given}}
+        made = record("scale-invariant-spread", 3, (1.0, 2.0, 3.0), **changes)
+        write_record(replace(made, name=f"{number}"), tmp_path)
+    return [it.label for it in variants_of(read_entries([tmp_path]))]
+
+
+def test_the_title_alone_stands_for_the_defaults_whichever_comes_first(tmp_path):
+    labels = labels_of(tmp_path, {"rotating": 0.125}, {"rotating": 0.25})
+    assert labels == ["Scale-inv. spread, rotating 0.125", "Scale-inv. spread"]
+
+
+def test_defaults_that_are_spelled_out_make_no_other_variant(tmp_path):
+    spelled = {"base": 16.0, "tau": 1.0, "highest_tau": 30.0, "rotating": 0.25}
+    [usual, repeated] = labels_of(tmp_path, {}, spelled)
+    assert usual == "Scale-inv. spread"
+    # The same seed of the same training.
+    assert repeated == f"Scale-inv. spread ({tmp_path / '1.json'})"
+
+
+def test_an_option_that_all_rows_share_is_said_once(page):
+    assert "Unless a row says otherwise, base is 16 instead of 1024." in page.text
+
+
+def test_of_many_lines_those_of_the_main_schemes_are_shown_at_first(page, results):
+    def shown(found):
+        boxes = [
+            it for it in found.attributes if it[0] == "input" and it[1] in ("checked", "value")
+        ]
+        pairs = [(boxes[at - 1][1], it[2]) for at, it in enumerate(boxes) if it[1] == "value"]
+        # The explorer has a box for ALiBi too.
+        titles = [it for before, it in pairs if before == "checked" and it in TITLES.values()]
+        return list(dict.fromkeys(titles))
+
+    main = (
+        "RoPE",
+        "p-RoPE",
+        "YaRN",
+        "LogN+p-RoPE",
+        "ALiBi",
+        "Scale-inv. p-RoPE",
+        "Scale-inv. spread",
+    )
+    assert shown(page) == list(main)
+    few = read_entries([results / f"{name}-seed-0.json" for name in ("nope", "alibi")])
+    assert shown(Page(render_page(few, title="x"))) == ["NoPE", "ALiBi"]
+
+
+def test_error_bars_are_mentioned_where_there_are_any(page, results):
+    said = "Bars are standard errors over seeds."
+    assert said in "".join(page.text)
+    one = read_entries([results / "rope-seed-0.json", results / "alibi-seed-0.json"])
+    assert said not in "".join(Page(render_page(one, title="x")).text)
 
 
 def test_the_vendored_library_is_the_published_one():

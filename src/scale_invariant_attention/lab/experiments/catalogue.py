@@ -43,6 +43,16 @@ SPREAD_CANDIDATES: Mapping[str, Mapping[str, Any]] = {
         for length, highest in ((128, 15), (128, 30), (512, 30), (512, 60))
     },
 }
+# The methods of a record whose values tables show.
+MEASURES = {
+    "losses_by_length": "Loss in nats per token",
+    "needles_by_length": "Share of needles found",
+    "strings_by_length": "Share of the letters of repeated strings predicted",
+    "recall_by_length": "Share of values recalled",
+    "recent_share_by_length": "Share of attention on the nearest 100 tokens",
+}
+# Shares of the pairs of dimensions that rotate.
+SHARES = {0.5: "half", 0.25: "a quarter", 0.125: "an eighth"}
 TRAINED_LENGTHS = (256, 1024, 4096)
 LENGTH_SCHEMES = ("alibi", "scale-invariant-p-rope", "scale-invariant-spread")
 
@@ -100,6 +110,11 @@ class Experiment:
             return "model"
         return {"schemes": "scheme", "candidates": "tau"}.get(self.compares, self.name)
 
+    @property
+    def measure(self) -> str:
+        """The values of the table in words."""
+        return MEASURES[self.shown]
+
     def trials(
         self,
         scale: str = "mini",
@@ -136,8 +151,8 @@ class Experiment:
         if self.compares == "values":
             return number(record.config.scheme_options[self.name])
         if self.compares == "candidates" and "label" not in self.row:
-            return record.name.partition("spread-")[2].removesuffix(f"-seed-{record.seed}")
-        return ", ".join(str(getattr(record.config, name)) for name in self.row)
+            return _spread_of(record)
+        return ", ".join(_shown(name, getattr(record.config, name)) for name in self.row)
 
     def values(self, record: "Record[Any]") -> Mapping[int, float]:
         """The values of a record by length, as the table shows them."""
@@ -151,6 +166,25 @@ def number(value: float) -> str:
     ('10', '0.01')
     """
     return repr(float(value)).removesuffix(".0")
+
+
+def _shown(name: str, value: Any) -> str:
+    """An attribute of a configuration in a label: a scheme has its title."""
+    from ... import schemes
+
+    return schemes.entry(value).title if name == "scheme" else str(value)
+
+
+def _spread_of(record: "Record[Any]") -> str:
+    """A candidate for the spread of tau: its tau, and the share of the pairs that rotate."""
+    slots = record.config.model_config().scheme
+    lowest, highest = slots.distance.tau, slots.distance.highest_tau
+    tau = f"{lowest:g} in all heads" if highest is None else f"{lowest:g} to {highest:g}"
+    learned = ", learned" if slots.distance.learn_tau else ""
+    turning = "no rotation" if slots.rotary is None else f"{SHARES[slots.rotary.rotating]} rotating"
+    # The names of candidates have their training length if it is another than the scale's.
+    length = f", trained at {record.config.length}" if "-at-" in record.name else ""
+    return f"{tau}{learned}, {turning}{length}"
 
 
 def _sweep(option: str, help_text: str) -> Experiment:

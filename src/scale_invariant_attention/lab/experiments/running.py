@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -32,18 +33,21 @@ def run_side_by_side(
     results: Path,
     *,
     workers: int,
+    modules: Sequence[str] = (),
     watch: Callable[[Mapping[str, int]], object] = ignore,
+    notice: Callable[[str], object] = ignore,
     done: Callable[[Any, Record[Any]], object] = ignore,
 ) -> None:
     """Train and record what is not recorded yet, `workers` trainings at a time, each on one core.
 
     Folders of trainings are inside `runs`, records in `results`. A trial that fails, or Ctrl-C, ends all
-    of them; records stay, and interrupted trainings resume when this is called again. `watch` is called
-    now and then with the steps done in each trial, by its name; `done` with each record, first with
-    those that exist already.
+    of them; records stay, and interrupted trainings resume when this is called again. Workers first
+    import `modules`, such as those that register schemes. `watch` is called now and then with the steps
+    done in each trial, by its name; `notice` with what a user should know; `done` with each record,
+    first with those that exist already.
     """
     remaining: dict[str, list[Trial]] = {}
-    for trial, record in _with_records(trials, results):
+    for trial, record in _with_records(trials, runs, results):
         if record is None:
             remaining.setdefault(trial.training_name, []).append(trial)
         else:
@@ -53,7 +57,7 @@ def run_side_by_side(
     try:
         while waiting or running:
             while waiting and len(running) < workers:
-                running.append(Worker(waiting.pop(0), runs, results))
+                running.append(Worker(waiting.pop(0), runs, results, modules))
             answered = wait([worker.answer for worker in running], timeout=GLANCE)
             for worker in [worker for worker in running if worker.answer in answered]:
                 running.remove(worker)
@@ -63,9 +67,15 @@ def run_side_by_side(
             for group in (*waiting, *(worker.group for worker in running)):
                 steps |= {trial.name: trial.steps_trained(runs) for trial in group}
             watch(steps)
+    except KeyboardInterrupt:
+        names = ", ".join(worker.group[0].name for worker in running)
+        notice(f"Stopping with a checkpoint, in a few seconds: {names}")
+        raise
     finally:
         for worker in running:
-            worker.stop()
+            worker.ask_to_stop()
+        for worker in running:
+            worker.join()
 
 
 def run_in_turn(
@@ -84,7 +94,7 @@ def run_in_turn(
     for ``train``. `watch` is called with every step of a trial, `done` with each record, on rank 0.
     """
     with open_ranks(device) as ranks:
-        for trial, record in _with_records(trials, results):
+        for trial, record in _with_records(trials, runs, results):
             if record is None:
                 if ranks.rank == 0:
                     notice(f"{trial.name}, in {runs / trial.training_name}")
@@ -112,12 +122,15 @@ def steps_done(trials: Sequence[Trial], steps: Mapping[str, int]) -> int:
     return sum(done.values())
 
 
-def _with_records(trials: Sequence[Trial], results: Path) -> list[tuple[Trial, Record[Any] | None]]:
-    """Trials with their records, once it is known that the others can be evaluated and recorded."""
+def _with_records(
+    trials: Sequence[Trial], runs: Path, results: Path
+) -> list[tuple[Trial, Record[Any] | None]]:
+    """Trials with their records, once it is known that the others can be trained and recorded."""
     found = [(trial, find_record(trial, results)) for trial in trials]
     for trial in (trial for trial, record in found if record is None):
         check_writable(results)
         trial.check()
+        trial.check_folders(runs)
     return found
 
 
@@ -132,12 +145,14 @@ class Worker:
     started it.
     """
 
-    def __init__(self, group: Sequence[Trial], runs: Path, results: Path) -> None:
+    def __init__(
+        self, group: Sequence[Trial], runs: Path, results: Path, modules: Sequence[str] = ()
+    ) -> None:
         self.group = group
         context = multiprocessing.get_context("spawn")
         self.answer, sender = context.Pipe(duplex=False)
         self._process = context.Process(
-            target=_work, args=(group, runs, results, os.getpid(), sender), daemon=True
+            target=_work, args=(group, runs, results, modules, os.getpid(), sender), daemon=True
         )
         self._process.start()
         # The worker alone holds the other end, so that its death is noticed.
@@ -159,14 +174,22 @@ class Worker:
             raise outcome
         return list(outcome)
 
-    def stop(self) -> None:
+    def ask_to_stop(self) -> None:
         """Let it save a checkpoint and end."""
         self._process.terminate()
+
+    def join(self) -> None:
+        """Wait until it has ended."""
         self._process.join()
 
 
 def _work(
-    group: Sequence[Trial], runs: Path, results: Path, parent: int, answer: Connection
+    group: Sequence[Trial],
+    runs: Path,
+    results: Path,
+    modules: Sequence[str],
+    parent: int,
+    answer: Connection,
 ) -> None:
     def end_with_parent(progress: Progress) -> None:
         # A parent that was killed cannot ask for a stop: ask as it would have.
@@ -175,6 +198,8 @@ def _work(
 
     outcome: list[Record[Any]] | BaseException
     try:
+        for module in modules:
+            import_module(module)
         torch.set_num_threads(1)
         cpu = torch.device("cpu")
         model = group[0].train(runs, device="cpu", watch=end_with_parent)

@@ -13,7 +13,7 @@ from ...provenance import provenance
 from ...training import TrainingConfig, read_metrics, train
 from ...training.checkpoints import latest_checkpoint
 from ...training.loop import Progress
-from ...training.runs import CHECKPOINTS, METRICS, differences
+from ...training.runs import CHECKPOINTS, METRICS, check_same_run, differences
 from .._schema import to_json
 from ..measurements import Provenance
 from ..records import Record, TrainingCurve, TrainingRecord, Validation, read_record, write_record
@@ -57,6 +57,9 @@ class Trial(ABC):
     def check(self) -> None:
         """Refuse what could not be evaluated, before hours of training."""
 
+    def check_folders(self, runs: Path) -> None:  # noqa: B027  most have nothing to refuse
+        """Refuse folders inside `runs` that belong to other trainings, before hours of training."""
+
     @abstractmethod
     def train(
         self,
@@ -71,6 +74,10 @@ class Trial(ABC):
     @abstractmethod
     def steps_trained(self, runs: Path) -> int:
         """Steps done so far, of all its trainings."""
+
+    def news(self, runs: Path) -> str:
+        """How far its trainings are, in words."""
+        return f"step {self.steps_trained(runs):,} of {sum(self.training_steps.values()):,}"
 
     @abstractmethod
     def measure(self, model: Any, runs: Path, device: torch.device) -> Record[Any]:
@@ -90,8 +97,8 @@ def find_record(trial: Trial, results: Path) -> Record[Any] | None:
     different = list(differences(recorded, wanted))
     if different:
         raise DifferentRecordError(
-            f"{path} is the record of another trial: {'; '.join(different)}. Give another folder for "
-            f"the results, or remove the file"
+            f"{path} is the record of another trial: {'; '.join(different)}. Give another folder "
+            f"for the records with --results, or move the file elsewhere"
         )
     return record
 
@@ -150,24 +157,52 @@ class TrainingTrial(Trial):
         The model that training starts from is trained first, unless this training has begun already.
         """
         this = self.training
-        config, folder = this.config, runs / this.name
-        if this.starts_from is not None:
-            start = runs / this.starts_from.training_name
-            if latest_checkpoint(folder / CHECKPOINTS) is None:
-                this.starts_from.train(runs, **options)
-            config = replace(config, start=str(start.absolute()))
-        return train(config, folder, **options)
+        if this.starts_from is not None and not this._has_begun(runs):
+            this.starts_from.train(runs, **options)
+        return train(this._config_in(runs), runs / this.name, **options)
+
+    def check_folders(self, runs: Path) -> None:
+        """See :class:`Trial`."""
+        this, defaults = self.training, TrainingConfig().to_dict()
+        check_same_run(runs / this.name, this._config_in(runs).to_dict(), defaults=defaults)
+        if this.starts_from is not None and not this._has_begun(runs):
+            this.starts_from.check_folders(runs)
+
+    def _has_begun(self, runs: Path) -> bool:
+        return latest_checkpoint(runs / self.name / CHECKPOINTS) is not None
+
+    def _config_in(self, runs: Path) -> TrainingConfig:
+        """The configuration with the folder of the model that training starts from."""
+        if self.starts_from is None:
+            return self.config
+        start = runs / self.starts_from.training_name
+        return replace(self.config, start=str(start.absolute()))
 
     def steps_trained(self, runs: Path) -> int:
         """See :class:`Trial`."""
+        training, metrics = self._latest(runs)
+        # Earlier trainings are done, whether or not their folders are still there.
+        before = sum(it.config.steps for it in training.trainings[:-1])
+        return int(metrics[-1]["step"]) + before if metrics else 0
+
+    def news(self, runs: Path) -> str:
+        """See :class:`Trial`; with the loss of the last step."""
+        training, metrics = self._latest(runs)
+        losses = [line["loss"] for line in metrics if "loss" in line]
+        if not losses:
+            return "starting"
+        what = "" if training is self.training else f", {training.name} first"
+        step = f"step {metrics[-1]['step']:,} of {training.config.steps:,}"
+        return f"{step}, loss {losses[-1]:.3f}{what}"
+
+    def _latest(self, runs: Path) -> "tuple[TrainingTrial, list[dict[str, Any]]]":
+        """The last of its trainings that has begun, or else the first, with its metrics."""
         for training in reversed(self.trainings):
             folder = runs / training.name
-            lines = read_metrics(folder) if (folder / METRICS).exists() else []
-            if lines:
-                # Earlier trainings are done, whether or not their folders are still there.
-                before = training.trainings[:-1]
-                return int(lines[-1]["step"]) + sum(it.config.steps for it in before)
-        return 0
+            metrics = read_metrics(folder) if (folder / METRICS).exists() else []
+            if metrics:
+                break
+        return training, metrics
 
     def measure(self, model: GPT, runs: Path, device: torch.device) -> TrainingRecord:
         """See :class:`Trial`; the record has the metrics of the training too."""

@@ -11,7 +11,7 @@ from ..seeds import SeedRow, Spread
 from ..tables import Cell, Row, Table, length_table, markdown, markdown_table
 from .drawing import Point, draw_points, new_figure, style, title_of
 from .evidence import Size
-from .pages import render
+from .pages import listed, render
 from .paper import OURS
 
 if TYPE_CHECKING:
@@ -58,10 +58,11 @@ def _compared(rows: Mapping[str, SeedRow]) -> dict[str, SeedRow]:
 
 
 def headline_figure(sizes: Sequence[Size]) -> "Figure":
-    """Loss and needles by length, one row of panels per size, with error bars over seeds."""
-    figure = new_figure(10, 0.6 + 3.3 * len(sizes))
-    grid = figure.subplots(len(sizes), 2, squeeze=False)
-    for (loss, needles), size in zip(grid, sizes, strict=True):
+    """Loss and needles by length, two panels per size, with error bars over seeds."""
+    # One above the other, and the legend below: legible on a phone.
+    figure = new_figure(6, 0.5 + 4.8 * len(sizes))
+    grid = figure.subplots(2 * len(sizes), 1)
+    for loss, needles, size in zip(grid[::2], grid[1::2], sizes, strict=True):
         _draw_rows(loss, _compared(size.loss_rows))
         _draw_rows(needles, _compared(size.needle_rows))
         rows = _compared(size.loss_rows).values()
@@ -70,10 +71,9 @@ def headline_figure(sizes: Sequence[Size]) -> "Figure":
         needles.set_ylim(-0.03, 1.03)
         loss.set_ylabel("loss in nats")
         needles.set_ylabel("share of needles found")
-        loss.set_title(f"{size.title}: loss", fontsize=9)
-        needles.set_title("needles in a haystack", fontsize=9)
-    handles = grid[0, 0].get_legend_handles_labels()
-    figure.legend(*handles, loc="outside right upper", fontsize=8, handlelength=4, frameon=False)
+        loss.set_title(size.title)
+    handles = grid[0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=3, handlelength=4, frameon=False)
     return figure
 
 
@@ -93,9 +93,18 @@ def _draw_rows(axes: Any, rows: Mapping[str, SeedRow]) -> None:
 
 # How the README words each verdict.
 OUTCOMES = {
-    "better": "better",
-    "worse": "worse",
-    "not decided": "not decidedly better or worse",
+    ("loss", "better"): "its loss is lower at {where}",
+    ("loss", "worse"): "its loss is higher at {where}, than that of {rival}",
+    (
+        "loss",
+        "not decided",
+    ): "its loss at {where} does not differ significantly from that of {rival}",
+    ("needles", "better"): "it finds more needles at {where}",
+    ("needles", "worse"): "it finds fewer needles at {where}, than {rival}",
+    (
+        "needles",
+        "not decided",
+    ): "the needles it finds at {where} do not differ significantly from those of {rival}",
 }
 
 
@@ -158,15 +167,17 @@ def _verdict(
 
 def readme_section(sizes: Sequence[Size], *, figure: str, figures_at: str) -> str:
     """What the README says about the records."""
-    outcomes: dict[str, list[str]] = {}
+    outcomes: dict[tuple[str, str, str], list[str]] = {}
     found = verdicts(sizes)
     # One seed decides nothing.
-    for it in (it for it in found if it.text in OUTCOMES):
+    for it in (it for it in found if (it.measure, it.text) in OUTCOMES):
         at = f" ({it.size})" if len(sizes) > 1 else ""
-        where = f"{it.measure} at {it.multiple}x{at}"
-        if it.text != "better":
-            where += f" (against {title_of(it.rival)})"
-        outcomes.setdefault(OUTCOMES[it.text], []).append(where)
+        rival = "" if it.text == "better" else title_of(it.rival)
+        outcomes.setdefault((it.measure, it.text, rival), []).append(f"{it.multiple}x{at}")
+    sentences = [
+        OUTCOMES[measure, text].format(where=listed(where), rival=rival)
+        for (measure, text, rival), where in outcomes.items()
+    ]
     described = []
     for size in sizes:
         seeds = [len(row.seeds) for row in _compared(size.loss_rows).values()]
@@ -176,8 +187,11 @@ def readme_section(sizes: Sequence[Size], *, figure: str, figures_at: str) -> st
     return render(
         "readme.md",
         sizes=described,
-        outcomes=outcomes,
+        outcomes=sentences,
         undecided=bool(found) and not outcomes,
+        has_gaps=any("|  |" in headline_table(size) for size in sizes),
+        decisive=DECISIVE,
+        paper=OURS,
         recommended=RECOMMENDED,
         figure=figure,
         figures_at=figures_at,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..experiments.catalogue import EXPERIMENTS
+from ..experiments.trials import DifferentRecordError
 from ..records import Record, TrainingRecord
 from ..seeds import SeedRow, scheme_of, seed_rows
 
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
     ConversionRecords = Sequence[Record[ConversionConfig]]
 
 Records = Sequence[TrainingRecord]
+
+ANY_RECORDS = (
+    "The page is made from records of the unchanged trials of each scale, in the folders mini, mini-500 "
+    "and small; sia report shows any others, such as sia report results/mine"
+)
 
 
 @dataclass(frozen=True)
@@ -80,7 +86,10 @@ class Evidence:
         """The records in the folders inside `results`."""
 
         def recorded(name: str, scale: str = "mini", seeds: Sequence[int] = ()) -> Any:
-            return EXPERIMENTS[name].records(results, seeds, scale)
+            try:
+                return EXPERIMENTS[name].records(results, seeds, scale)
+            except DifferentRecordError as error:
+                raise DifferentRecordError(f"{error}. {ANY_RECORDS}") from error
 
         sizes = {
             scale: Size(scale, recorded("table1", scale), recorded("table2", scale))
@@ -88,7 +97,8 @@ class Evidence:
         }
         if not sizes["mini"].losses:
             raise FileNotFoundError(
-                f"there is no record of Table 1 in {results / 'mini'}; sia reproduce table1 writes them"
+                f"there is no record of Table 1 in {results / 'mini'}; sia reproduce table1 writes "
+                f"them. {ANY_RECORDS}"
             )
         seeds = range(EXPERIMENTS["table1"].seeds)
         # Only these need transformers.

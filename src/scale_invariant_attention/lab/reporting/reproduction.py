@@ -22,14 +22,14 @@ from ..seeds import (
 )
 from ..tables import length_table, markdown
 from . import _summary, paper
-from ._claims import CONVERSION_CLAIMS, NEEDLE_CLAIMS, judged
+from ._claims import CONVERSION_CLAIMS, NEEDLE_CLAIMS, STUDENT, judged
 from ._extension import extension_section
 from ._summary import RECOMMENDED
 from .attention_figures import heads_figure
 from .drawing import as_png, title_of
 from .evaluation_figures import curves_figure, draw_loss_by_position, sweep_figure
 from .evidence import Evidence, Records, Size
-from .pages import render
+from .pages import best_at, listed, render, unbroken
 from .paper import OURS
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def page_and_figures(
         ),
     }
     heads = _heads(evidence.attention, figures)
-    minutes = {record.trained_as: record.seconds / 60 for record in evidence.trainings}
+    minutes = [record.seconds / 60 for record in mini.losses if record.is_own_training]
     page = render(
         "reproduction.md",
         ours=ours,
@@ -80,7 +80,10 @@ def page_and_figures(
         verdicts=_summary.verdicts(sizes),
         table1=_beside_paper(rows, paper.TABLE1, errors=paper.ERRORS1),
         lowest=_lowest(rows),
+        missing=[title_of(it) for it in schemes.names() if it not in rows],
+        borrowed=any(not record.is_own_training for record in mini.losses),
         judgements=judged(rows),
+        decisive=(_summary.DECISIVE, STUDENT[1]),
         passing=_summary.passing_table(mini.losses),
         copying=(_summary.COPYING_STEPS, _summary.COPYING_LOSS),
         parts=_summary.contributions(mini),
@@ -95,19 +98,19 @@ def page_and_figures(
         extension=extension_section(evidence.extensions),
         recall=recall_section(evidence.recall),
         source=_source(evidence.trainings),
-        median_minutes=median(minutes.values()),
+        median_minutes=median(minutes),
         headline_figure=HEADLINE_FIGURE,
         curves_figure=CURVES_FIGURE,
         position_figure=POSITION_FIGURE,
         figures_at=figures_at,
     )
-    return page, figures
+    return unbroken(page), figures
 
 
 def readme_results(evidence: Evidence, *, figures_at: str) -> str:
     """What the README shows of the records."""
     sizes = [it for it in (evidence.mini, evidence.small) if it.losses]
-    return _summary.readme_section(sizes, figure=HEADLINE_FIGURE, figures_at=figures_at)
+    return unbroken(_summary.readme_section(sizes, figure=HEADLINE_FIGURE, figures_at=figures_at))
 
 
 def with_section(page: str, section: str) -> str:
@@ -269,10 +272,10 @@ def conversion_section(records: "Sequence[Record[ConversionConfig]]") -> str:
     if OURS not in rows:
         return ""
     ours = next(record for record in main if scheme(record) == OURS)
-    in_paper = [
-        f"{title_of(min(paper.TABLE4, key=lambda name: paper.TABLE4[name][index]))} at {length:,}"
+    in_paper = {
+        length: title_of(min(paper.TABLE4, key=lambda name: paper.TABLE4[name][index]))
         for index, length in enumerate(paper.LENGTHS)
-    ]
+    }
     return render(
         "table4.md",
         ours=ours,
@@ -282,7 +285,7 @@ def conversion_section(records: "Sequence[Record[ConversionConfig]]") -> str:
         seeds=over_seeds(rows.values()),
         table=_beside_paper(rows, paper.TABLE4, starred=paper.NOT_CONTINUED),
         lowest=_lowest(rows),
-        lowest_in_paper="; ".join(in_paper),
+        lowest_in_paper=best_at(in_paper),
         judgements=judged(rows, CONVERSION_CLAIMS, paper.TABLE4),
         source=_source(main),
     )
@@ -304,9 +307,8 @@ def _beside_paper(
 
 def _lowest(rows: Mapping[str, SeedRow]) -> str:
     """The schemes with the lowest loss at each length."""
-    return "; ".join(
-        f"{' and '.join(map(title_of, lowest(rows, length)))} at {length:,}"
-        for length in rows[OURS].spreads
+    return best_at(
+        {n: listed([title_of(it) for it in lowest(rows, n)]) for n in rows[OURS].spreads}
     )
 
 
@@ -343,7 +345,7 @@ def _sweep(
         "figure": figure,
         "table": markdown(length_table({f"{it:g}": row for it, row in rows.items()}, option)),
         "seeds": list(first.seeds),
-        "lowest": [f"{option} {value:g} at {n:,}" for n, value in best.items()],
+        "lowest": best_at({n: f"{option} {value:g}" for n, value in best.items()}),
         "longest_best": list(best.values())[-1],
     }
 

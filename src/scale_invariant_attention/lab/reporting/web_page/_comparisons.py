@@ -6,7 +6,20 @@ from typing import Any
 
 from ...seeds import SeedRow, Spread, over_seeds
 from ...tables import Best, Table, length_table
-from ._entries import Entry, MeasuredOn, Measurement, Sweep, Variant, sweeps_of, variants_of
+from ..pages import listed
+from ._entries import (
+    OPTION,
+    Entry,
+    MeasuredOn,
+    Measurement,
+    Option,
+    Sweep,
+    Variant,
+    options_of,
+    sweeps_of,
+    usual_options,
+    variants_of,
+)
 from ._parts import Line
 
 # The measurement of an entry that is compared, and the number that is compared of its rows.
@@ -20,6 +33,7 @@ class Comparison:
 
     kind: Kind
     on: MeasuredOn
+    usual: Mapping[Option, str]
     variants: Sequence[Variant]
     sweeps: Sequence[Sweep]
 
@@ -33,6 +47,17 @@ class Comparison:
     def labels(self) -> str:
         """The labels of all variants."""
         return ", ".join(variant.label for variant in self.variants)
+
+    @property
+    def usual_options(self) -> str:
+        """The usual options that are not the defaults of schemes, in a sentence, if any."""
+        had = {option for it in self._everyone for option in options_of(it.config)}
+        words = [
+            f"{name.removeprefix(OPTION)} is {value} instead of {default}"
+            for (name, default), value in self.usual.items()
+            if value != default and (name, default) in had
+        ]
+        return f"Unless a row says otherwise, {' and '.join(words)}." if words else ""
 
     @property
     def seeds(self) -> str:
@@ -114,12 +139,12 @@ class Comparison:
         spreads = {it.label: self.spreads(it, value) for it in self.variants}
         found: dict[str, list[str]] = {}
         for length in self.lengths():
-            means = {label: it[length].mean for label, it in spreads.items() if length in it}
+            means = {label: it[length].printed for label, it in spreads.items() if length in it}
             if not means:
                 continue
             top = best(means.values())
             names = [label for label, mean in means.items() if mean == top]
-            who = "all alike" if len(names) == len(means) else " and ".join(names)
+            who = "all alike" if len(names) == len(means) else listed(names)
             found.setdefault(who, []).append(f"{top:.3f} at {length:,}")
         return "; ".join(f"{who} with {', '.join(values)}" for who, values in found.items())
 
@@ -147,11 +172,14 @@ def comparisons(entries: Sequence[Entry], kind: Kind) -> list[Comparison]:
                 break
         else:
             grouped.append((measurement.on, [entry]))
-    return [_comparison(kind, on, together) for on, together in grouped]
+    usual = usual_options(entries)
+    return [_comparison(kind, on, usual, together) for on, together in grouped]
 
 
-def _comparison(kind: Kind, on: MeasuredOn, entries: Sequence[Entry]) -> Comparison:
-    variants = variants_of(entries)
+def _comparison(
+    kind: Kind, on: MeasuredOn, usual: Mapping[Option, str], entries: Sequence[Entry]
+) -> Comparison:
+    variants = variants_of(entries, usual)
     sweeps = sweeps_of(variants)
     swept = {it.label for sweep in sweeps for it in sweep.variants.values() if not it.is_usual}
-    return Comparison(kind, on, [it for it in variants if it.label not in swept], sweeps)
+    return Comparison(kind, on, usual, [it for it in variants if it.label not in swept], sweeps)

@@ -1,10 +1,13 @@
 """Entries of the page, one per run or record, and the variants and sweeps that they form."""
 
+import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from statistics import mode
 from typing import Any, Generic, TypeVar
 
+from .... import schemes
 from ....data.needles import NeedleFormat
 from ....evaluation import LengthLoss, PositionLoss
 from ....training import TrainingConfig
@@ -13,6 +16,12 @@ from ..drawing import title_of
 
 # Fields that may differ between the seeds of one training.
 SEED_FIELDS = ("seed", "start")
+
+# The options of a scheme among the fields of a configuration.
+OPTION = "scheme_options."
+
+# An option of a scheme and its default, which is another in other schemes.
+Option = tuple[str, str]
 
 # An option is swept if a scheme has been trained with at least this many values of it.
 SWEPT = 3
@@ -25,7 +34,9 @@ class MeasuredOn:
     """The data of a measurement; only measurements on the same data can be compared."""
 
     data: str = ""
+    split: str = "validation"
     fingerprint: str | None = None
+    skip: int = 0
     task: str = ""
     options: Mapping[str, Any] | None = None
     form: NeedleFormat | None = None
@@ -37,9 +48,10 @@ class MeasuredOn:
     recent: int = 0
 
     def __str__(self) -> str:
-        words = [f"the validation split of {self.data}"] if self.data else []
+        words = [f"the {self.split} split of {self.data}"] if self.data else []
+        after = f" after the first {self.skip:,}" if self.skip else ""
         counts = {
-            "tokens": self.tokens,
+            f"tokens{after}": self.tokens,
             "documents": self.documents,
             "examples": self.examples,
             "texts": self.contexts,
@@ -125,30 +137,64 @@ class Variant:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Variants of a scheme that differ in one numeric option, by its value."""
+    """Variants of a scheme that differ from the usual one in one numeric option, by its value."""
 
-    scheme: str
+    usual: Variant
     option: str
     variants: Mapping[float, Variant]
 
 
-def variants_of(entries: Sequence[Entry]) -> list[Variant]:
-    """Entries with the same configuration except for their seeds, in the order in which they come.
+def usual_options(entries: Sequence[Entry]) -> dict[Option, str]:
+    """The value that most entries have of each option, the default where it is among these.
 
-    The variant of a scheme with the most seeds has its title; others add what differs from it. A seed
-    that appears again is not another seed: it stands by itself, with its source.
+    >>> config = TrainingConfig(scheme="p-rope", scheme_options={"base": 16.0})
+    >>> usual_options([Entry(name="a", source="a", config=config, origins=[])])
+    {('scheme_options.base', '1024'): '16', ('scheme_options.fraction', 'none'): 'none', ...}
     """
+    values: dict[Option, list[str]] = {}
+    for entry in entries:
+        for option, value in options_of(entry.config).items():
+            values.setdefault(option, []).append(value)
+    # Of values that are as frequent, `mode` takes the first.
+    return {it: mode(sorted(found, key=it[1].__ne__)) for it, found in values.items()}
+
+
+def variants_of(
+    entries: Sequence[Entry], usual: Mapping[Option, str] | None = None
+) -> list[Variant]:
+    """Entries with the same settings except for their seeds, in the order in which they come.
+
+    A label has every option that differs from the `usual` ones, by default those of the entries, and
+    every other field that differs from the variant of the scheme with the most seeds. A seed that
+    appears again is not another seed: it stands by itself, with its source.
+    """
+    expected = usual_options(entries) if usual is None else usual
     grouped: dict[str, list[Entry]] = {}
     repeated: list[Entry] = []
     for entry in entries:
         seeds = grouped.setdefault(_identity(entry.config), [])
         (repeated if entry.seed in {it.seed for it in seeds} else seeds).append(entry)
-    usual: dict[str, list[Entry]] = {}
-    for seeds in grouped.values():
-        if len(seeds) > len(usual.get(seeds[0].scheme, ())):
-            usual[seeds[0].scheme] = seeds
+    unusual = {
+        name: {
+            it: value for it, value in options_of(seeds[0].config).items() if value != expected[it]
+        }
+        for name, seeds in grouped.items()
+    }
+    main: dict[str, list[Entry]] = {}
+    # Stable: of variants with as many seeds and as few unusual options, the first.
+    for name in sorted(grouped, key=lambda it: (-len(grouped[it]), len(unusual[it]))):
+        main.setdefault(grouped[name][0].scheme, grouped[name])
+
+    def variant(name: str, seeds: list[Entry]) -> Variant:
+        config, nearest = seeds[0].config, main[seeds[0].scheme]
+        usually = _fields(nearest[0].config)
+        words = {option: value for (option, _), value in unusual[name].items()}
+        words |= {it: value for it, value in _fields(config).items() if value != usually.get(it)}
+        labels = [f"{it.rpartition('.')[2]} {value}" for it, value in words.items()]
+        return Variant(", ".join((title_of(config.scheme), *labels)), seeds, seeds is nearest)
+
     return [
-        *(_variant(seeds, usual[seeds[0].scheme][0]) for seeds in grouped.values()),
+        *(variant(name, seeds) for name, seeds in grouped.items()),
         *(Variant(f"{title_of(it.scheme)} ({it.source})", [it], False) for it in repeated),
     ]
 
@@ -156,24 +202,18 @@ def variants_of(entries: Sequence[Entry]) -> list[Variant]:
 def sweeps_of(variants: Sequence[Variant]) -> list[Sweep]:
     """The options of which a scheme has at least three values, all else being as usual."""
     sweeps = []
-    for usual in variants:
-        if not usual.is_usual:
-            continue
+    for usual in (it for it in variants if it.is_usual):
         by_option: dict[str, dict[float, Variant]] = {}
-        for other in variants:
-            if other.scheme != usual.scheme or other.is_usual:
-                continue
-            here, there = dict(flat(usual.config)), dict(flat(other.config))
-            different = differing(usual.config, other.config)
-            if len(different) != 1:
-                continue
-            [name] = different
-            values = (here.get(name), there.get(name))
-            if name.startswith("scheme_options.") and all(map(_is_number, values)):
-                by_value = by_option.setdefault(name, {float(here[name]): usual})
-                by_value[float(there[name])] = other
+        ours, here = options_of(usual.config), _numbers(usual.config)
+        for other in (it for it in variants if it.scheme == usual.scheme):
+            theirs, there = options_of(other.config), _numbers(other.config)
+            different = [name for (name, _), value in ours.items() - theirs.items()]
+            is_swept = len(different) == 1 and set(different) <= here.keys() & there.keys()
+            if is_swept and _fields(other.config) == _fields(usual.config):
+                [name] = different
+                by_option.setdefault(name, {here[name]: usual})[there[name]] = other
         sweeps += [
-            Sweep(usual.scheme, name.removeprefix("scheme_options."), dict(sorted(it.items())))
+            Sweep(usual, name.removeprefix(OPTION), dict(sorted(it.items())))
             for name, it in by_option.items()
             if len(it) >= SWEPT
         ]
@@ -187,16 +227,6 @@ def flat(config: TrainingConfig) -> Iterator[tuple[str, Any]]:
             yield from ((f"{name}.{inner}", it) for inner, it in value.items())
         else:
             yield name, value
-
-
-def differing(first: TrainingConfig, second: TrainingConfig) -> list[str]:
-    """The fields in which two configurations differ, except those that seeds may differ in."""
-    here, there = dict(flat(first)), dict(flat(second))
-    return [
-        name
-        for name in {**here, **there}
-        if name not in SEED_FIELDS and _text(here.get(name)) != _text(there.get(name))
-    ]
 
 
 def shown(value: Any) -> str:
@@ -214,21 +244,43 @@ def shown(value: Any) -> str:
     return str(value)
 
 
-def _variant(seeds: list[Entry], usual: Entry) -> Variant:
-    fields = dict(flat(seeds[0].config))
-    different = differing(usual.config, seeds[0].config)
-    labels = [f"{name.rpartition('.')[2]} {shown(fields.get(name))}" for name in different]
-    return Variant(", ".join((title_of(usual.scheme), *labels)), seeds, not labels)
+def _values(scheme: str, train_length: int, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a scheme as its slots hold them: they know the defaults that depend on others."""
+    entry = schemes.entry(scheme)
+    length = {"train_length": train_length} if "train_length" in entry.options else {}
+    slots: Any = schemes.get(scheme, **given, **length)
+    signature = inspect.signature(entry.build)
+    values = {name: it.default for name, it in signature.parameters.items()} | dict(given)
+    for slot in filter(is_dataclass, (slots.rotary, slots.query_scale, slots.distance)):
+        values |= {it.name: getattr(slot, it.name) for it in fields(slot) if it.name in values}
+    # The length of the training is a field of its own.
+    return {name: value for name, value in values.items() if name not in length}
+
+
+def options_of(config: TrainingConfig) -> dict[Option, str]:
+    """All options of a configuration's scheme, given or not, in words."""
+    defaults = _values(config.scheme, config.length, {})
+    values = _values(config.scheme, config.length, config.scheme_options)
+    return {(f"{OPTION}{name}", shown(defaults[name])): shown(it) for name, it in values.items()}
+
+
+def _numbers(config: TrainingConfig) -> dict[str, float]:
+    """The options that are numbers."""
+    values = _values(config.scheme, config.length, config.scheme_options)
+    return {f"{OPTION}{name}": float(it) for name, it in values.items() if _is_number(it)}
+
+
+def _fields(config: TrainingConfig) -> dict[str, str]:
+    """The fields that make a variant, apart from the options of its scheme, in words."""
+    return {
+        name: shown(value)
+        for name, value in flat(config)
+        if name not in SEED_FIELDS and not name.startswith(OPTION)
+    }
 
 
 def _identity(config: TrainingConfig) -> str:
-    fields = {name: value for name, value in flat(config) if name not in SEED_FIELDS}
-    return json.dumps({name: _text(fields[name]) for name in sorted(fields)})
-
-
-def _text(value: Any) -> str:
-    """A text that is the same for equal values, such as 16 and 16.0."""
-    return json.dumps(float(value) if _is_number(value) else value, sort_keys=True, default=str)
+    return json.dumps([sorted(options_of(config).items()), sorted(_fields(config).items())])
 
 
 def _is_number(value: Any) -> bool:

@@ -12,7 +12,12 @@ from ....model.pretrained import RECORD, model_folder
 from ....training import TrainingConfig, read_metrics, read_provenance
 from ....training.runs import CONFIG, METRICS, MODEL, read_config
 from ..._schema import to_json
-from ...experiments.evaluations import AttentionEvaluation, RecallEvaluation
+from ...experiments.evaluations import (
+    AttentionEvaluation,
+    LossEvaluation,
+    NeedleEvaluation,
+    RecallEvaluation,
+)
 from ...measurements import (
     DiagnosisResults,
     EvaluationResults,
@@ -104,17 +109,17 @@ def _entry_of_record(path: Path) -> Entry:
 
 def _recorded(record: TrainingRecord) -> Measurements:
     data = MeasuredOn(data=record.config.data, fingerprint=record.corpus)
-    if record.losses is not None:
-        return _losses(data, record.losses, record.by_position or ())
-    if record.needles is not None:
-        form = record.config.task_options
-        return _needles(data, form, record.needles.lengths, record.needles.cells)
-    if record.recall is not None:
-        assert isinstance(record.evaluation, RecallEvaluation)
-        examples = record.evaluation.examples
-        on = MeasuredOn(options=record.config.task_options, examples=examples)
-        return {"recall": Measurement(on, record.recall)}
     asked = record.evaluation
+    if isinstance(asked, LossEvaluation):
+        by_position = record.by_position or ()
+        return _losses(data, record.measured("losses"), by_position, skip=asked.skip or 0)
+    if isinstance(asked, NeedleEvaluation):
+        form, found = record.config.task_options, record.measured("needles")
+        data = replace(data, split=asked.split or data.split)
+        return _needles(data, form, found.lengths, found.cells)
+    if isinstance(asked, RecallEvaluation):
+        on = MeasuredOn(options=record.config.task_options, examples=asked.examples)
+        return {"recall": Measurement(on, record.measured("recall"))}
     assert isinstance(asked, AttentionEvaluation)
     on = replace(data, contexts=asked.contexts, recent=asked.recent)
     return {"attention": Measurement(on, record.measured("attention"))}
@@ -170,7 +175,7 @@ Results = EvaluationResults | NeedleResults | DiagnosisResults
 
 
 def _measurements(results: Results) -> Measurements:
-    data = MeasuredOn(data=results.data.name, fingerprint=results.data.fingerprint)
+    data = MeasuredOn(results.data.name, results.data.split, results.data.fingerprint)
     if isinstance(results, EvaluationResults):
         return _losses(data, results.by_length, results.by_position)
     if isinstance(results, NeedleResults):
@@ -180,11 +185,14 @@ def _measurements(results: Results) -> Measurements:
 
 
 def _losses(
-    data: MeasuredOn, by_length: Sequence[LengthLoss], by_position: Sequence[PositionLoss]
+    data: MeasuredOn,
+    by_length: Sequence[LengthLoss],
+    by_position: Sequence[PositionLoss],
+    skip: int = 0,
 ) -> Measurements:
     if not by_length:
         raise ValueError("it has no loss of any length")
-    on = replace(data, tokens=by_length[0].tokens)
+    on = replace(data, tokens=by_length[0].tokens, skip=skip)
     measured: Measurements = {"losses": Measurement(on, by_length)}
     if by_position and by_position[0].documents:
         documents, longest = by_position[0].documents, by_position[-1].stop

@@ -37,7 +37,7 @@ def loss_section(entries: Sequence[Entry]) -> Iterator[Section]:
         )
         blocks.append(block)
         blocks += [
-            _swept(comparison, sweep, f"loss-{number}-{sweep.scheme}-{sweep.option}")
+            _swept(comparison, sweep, f"loss-{number}-{sweep.usual.scheme}-{sweep.option}")
             for sweep in comparison.sweeps
         ]
     finding = finding_of(found, "Lowest loss", _loss, min)
@@ -105,21 +105,24 @@ def block_by_length(
         axis,
         [Panel("", comparison.lines(value))],
         trained_mark(comparison),
-        note="Bars are standard errors over seeds.",
+        note="" if comparison.seeds == "1 seed" else "Bars are standard errors over seeds.",
     )
-    return Block("", text, [table], [chart] if len(comparison.lengths()) > 1 else [])
+    charts = [chart] if len(comparison.lengths()) > 1 else []
+    return Block("", [*text, *filter(None, [comparison.usual_options])], [table], charts)
 
 
 def finding_of(found: Sequence[Comparison], what: str, value: Value, best: Best) -> str:
-    """The best variants of every comparison in a sentence."""
-    texts = [text for it in found if (text := it.best_by_length(value, best))]
-    return f"{what}: {'. '.join(texts)}." if texts else ""
+    """The best variants of every comparison, with its data where there are several."""
+    texts = {str(it.on): text for it in found if (text := it.best_by_length(value, best))}
+    if len(texts) > 1:
+        return " ".join(f"{what}, on {on}: {text}." for on, text in texts.items())
+    return "".join(f"{what}: {text}." for text in texts.values())
 
 
 def _swept(comparison: Comparison, sweep: Sweep, name: str) -> Block:
     found = {value: comparison.seed_row(it, _loss) for value, it in sweep.variants.items()}
     rows = with_common_seeds(found)
-    title = f"{title_of(sweep.scheme)} by {sweep.option}"
+    title = f"{title_of(sweep.usual.scheme)} by {sweep.option}"
     common = next(iter(rows.values())).seeds
     if not common:
         return Block(
@@ -151,7 +154,7 @@ def _swept(comparison: Comparison, sweep: Sweep, name: str) -> Block:
         [Panel("", lines)],
         looks={line.key: further_look(number) for number, line in enumerate(lines)},
     )
-    text = f"All other settings as in the row {title_of(sweep.scheme)}."
+    text = f"All other settings as in the row {sweep.usual.label}."
     return Block(title, [text], [table], [chart])
 
 

@@ -37,6 +37,13 @@ EXPLORED = {
     "Scale-invariant": "scale-invariant-p-rope",
 }
 
+# The lines that a reader can tell apart, and the schemes to begin with if there are more.
+FEW = 8
+MAIN = (
+    *("rope", "p-rope", "yarn", "logn-p-rope", "alibi"),
+    *("scale-invariant-p-rope", "scale-invariant-spread"),
+)
+
 STYLES = ("vendor/uPlot.min.css", "page.css")
 SCRIPTS = ("vendor/uPlot.iife.min.js", "charts.js", "explorer_math.js", "explorer.js", "page.js")
 
@@ -64,6 +71,7 @@ def render_page(entries: Sequence[Entry], *, title: str) -> str:
         data=_embedded({"charts": _charts(sections), "looks": looks, "explorer": explored}),
         sections=sections,
         looks=looks,
+        first=_shown_first(looks),
         explored=explored,
         schemes={row.title: row.sentence for row in rows},
         runs=[
@@ -92,7 +100,6 @@ def write_report(runs: Sequence[Path], folder: Path, *, title: str | None = None
 
 def _looks(sections: Sequence[Section], entries: Sequence[Entry]) -> dict[str, dict[str, Any]]:
     """The look of every line that can be switched on and off, by its label."""
-    titles = {title_of(entry.scheme): entry.scheme for entry in entries}
     keys = dict.fromkeys(
         line.key
         for chart in _all_charts(sections)
@@ -100,11 +107,23 @@ def _looks(sections: Sequence[Section], entries: Sequence[Entry]) -> dict[str, d
         for line in panel.lines
         if line.key not in chart.looks
     )
-    others = [key for key in keys if key not in titles]
+    owners: dict[str, str] = {}
+    for entry in entries:
+        # The line of a scheme is the one with its title alone, or else the first with more words.
+        title = title_of(entry.scheme)
+        named = [key for key in keys if key == title or key.startswith(f"{title}, ")]
+        owners |= dict.fromkeys(sorted(named, key=len)[:1], entry.scheme)
+    others = [key for key in keys if key not in owners]
     return {
-        key: scheme_look(titles[key]) if key in titles else further_look(others.index(key))
+        key: scheme_look(owners[key]) if key in owners else further_look(others.index(key))
         for key in keys
     }
+
+
+def _shown_first(looks: Mapping[str, Any]) -> list[str]:
+    """The lines that are shown at first: all, or of many the main schemes'."""
+    main = [title_of(scheme) for scheme in MAIN if title_of(scheme) in looks]
+    return list(looks) if len(looks) <= FEW or not main else main
 
 
 def _all_charts(sections: Sequence[Section]) -> list[Chart]:

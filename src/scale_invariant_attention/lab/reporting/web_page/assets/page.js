@@ -15,6 +15,7 @@
       else it.hidden = !box.checked;
     });
   }
+  switches?.querySelectorAll("input:not(:checked)").forEach(turn);
   switches?.addEventListener("change", ({ target }) => turn(target));
   switches?.addEventListener("click", ({ target }) => {
     if (!target.dataset.all) return;
@@ -29,7 +30,7 @@
   const system = matchMedia("(prefers-color-scheme: dark)");
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
   function themed() {
-    button.setAttribute("aria-pressed", String(isDark()));
+    button.textContent = isDark() ? "Light" : "Dark"; // what a click gives
     charts.all.forEach((chart) => chart.redraw());
   }
   button.addEventListener("click", () => {
