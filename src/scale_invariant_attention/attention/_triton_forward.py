@@ -36,6 +36,7 @@ def _tiles(
     blocks,
     first,
     last,
+    lowest,
     full,
     gap,
     start,
@@ -70,12 +71,12 @@ def _tiles(
 ):
     """Add the key blocks ``[first, last)``, all pairs of which are visible unless MASK.
 
-    With MASK, the `gap` blocks from `full` on are left out.
+    With MASK, these are steps of the order of :func:`masked_block`.
     """
     columns = tl.arange(0, BLOCK_N)
     depth, value_columns = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_DV)
     for step in range(first, last):
-        block = masked_block(step, full, gap) if MASK else step
+        block = masked_block(step, lowest, full, gap) if MASK else step
         if LISTS:
             block = tl.load(blocks + block)
         begin = block * BLOCK_N
@@ -276,8 +277,8 @@ def forward_kernel(
     if LISTS:
         entry = batch * block_row + query_block
         blocks += entry * key_blocks
-        first, full, last = 0, 0, tl.load(counts + entry * 2 + 1)
-        end = tl.where(sound, tl.load(counts + entry * 2), full)
+        first, full = 0, 0
+        end, last = tl.load(counts + entry * 2), tl.load(counts + entry * 2 + 1)
     else:
         last_position = start + BLOCK_M - 1
         some, every, last_every, last_some = 0, 0, key_length, key_length
@@ -289,7 +290,8 @@ def forward_kernel(
             last_some = tl.minimum(last_position + window, key_length)
         if WINDOW:
             some, every = start - window + 1, last_position - window + 1
-        first, full, end, last = block_range(some, every, last_every, last_some, sound, BLOCK_N)
+        first, full, end, last = block_range(some, every, last_every, last_some, BLOCK_N)
+    gap = end - full
 
     highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
@@ -311,10 +313,11 @@ def forward_kernel(
             key_mask,
             line,
             blocks,
-            first if masked else full,
-            last - (end - full) if masked else end,
+            first + tl.where(sound, gap, 0) if masked else full,
+            last if masked else tl.where(sound, end, full),
+            first,
             full,
-            end - full,
+            gap,
             start,
             key_row,
             value_row,

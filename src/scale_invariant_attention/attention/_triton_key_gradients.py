@@ -41,6 +41,7 @@ def _key_tiles(
     blocks,
     first,
     last,
+    lowest,
     full,
     gap,
     start,
@@ -80,7 +81,7 @@ def _key_tiles(
     r = tl.arange(0, BLOCK_M)
     depth, value_depth = tl.arange(0, BLOCK_D)[None, :], tl.arange(0, BLOCK_DV)[None, :]
     for step in range(first, last):
-        block = masked_block(step, full, gap) if MASK else step
+        block = masked_block(step, lowest, full, gap) if MASK else step
         if LISTS:
             block = tl.load(blocks + block)
         begin = block * BLOCK_M
@@ -296,12 +297,10 @@ def key_gradients_kernel(
         row = batch * (key_heads * group) + head
         sound = tl.abs(tl.load(worst + row)) < float("inf")
         if LISTS:
-            first, full, last = 0, 0, last_some
-            end = tl.where(sound, last_every, full)
+            first, full, end, last = 0, 0, last_every, last_some
         else:
-            first, full, end, last = block_range(some, every, last_every, last_some, True, BLOCK_M)
-            full = tl.where(sound, full, last)
-            end = tl.maximum(end, full)
+            first, full, end, last = block_range(some, every, last_every, last_some, BLOCK_M)
+        gap = end - full
         inverse_tau = 1.0
         line_here = line
         if AFFINE == "tau":
@@ -325,10 +324,11 @@ def key_gradients_kernel(
                 query_documents,
                 line_here,
                 blocks,
-                first if masked else full,
-                last - (end - full) if masked else end,
+                first + tl.where(sound, gap, 0) if masked else full,
+                last if masked else tl.where(sound, end, full),
+                first,
                 full,
-                end - full,
+                gap,
                 start,
                 query_row,
                 grad_row,

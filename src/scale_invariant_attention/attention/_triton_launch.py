@@ -19,8 +19,8 @@ from ._triton_rows import row_terms_kernel, spoil_kernel
 from ._triton_tables import diagonals_kernel, distances_kernel
 from .contract import AttentionCall
 
-# Rows of a key head up to which the decoding kernel runs.
-DECODE_ROWS = 128
+# Rows of a key head up to which the decoding kernel runs: fewer for large heads in float32.
+DECODE_ROWS, WIDE_FLOAT32_ROWS = 128, 16
 # Rows of a block of the kernels that prepare data by row; tiles divide WHOLE.
 PREPARED, WHOLE = 64, 128
 # Queries, keys and offsets of a tile in the kernel of the gradients of tables by distance.
@@ -30,7 +30,8 @@ SIDE = 32
 def forward(call: AttentionCall) -> tuple[Tensor, Tensor]:
     """Output and log-sum-exp of a call that is not empty."""
     plan = Plan(call)
-    few = plan.query_length * call.group <= DECODE_ROWS
+    crowded = plan.is_wide and call.query.dtype == torch.float32
+    few = plan.query_length * call.group <= (WIDE_FLOAT32_ROWS if crowded else DECODE_ROWS)
     return _decode(plan) if few else _forward(plan)
 
 
@@ -191,6 +192,7 @@ def _row_terms(plan: Plan, out: Tensor, lse: Tensor, grad_out: Tensor, grad_lse:
         BLOCK_DV=plan.blocks[1],
         BLOCK=PREPARED,
         UNIT=plan.unit,
+        num_warps=8 if plan.is_wide else 4,
     )
     return terms
 

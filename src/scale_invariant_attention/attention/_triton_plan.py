@@ -66,8 +66,10 @@ class Device:
         """
         if self.kind == "interpreter":
             return Tile(16, 16) if kernel == "diagonals" else Tile(32, 32)
-        if itemsize == 4 or size > 128:
-            return (FLOAT32_TILES if itemsize == 4 else WIDE_TILES)[kernel]
+        if itemsize == 4:
+            return (FLOAT32_TILES if size <= 128 else WIDE_FLOAT32_TILES)[kernel]
+        if size > 128:
+            return WIDE_TILES[kernel]
         column = 0 if size <= 64 else 1
         if self.kind == "hip":
             return HIP_TILES[kernel][column]
@@ -120,7 +122,8 @@ WIDE_TILES = {
     "diagonals": Tile(32, 32, 8, 1),
     "decode": Tile(16, 32, 4, 2),
 }
-FLOAT32_TILES = WIDE_TILES | {"forward": Tile(32, 32, 8, 2)}
+FLOAT32_TILES = WIDE_TILES | {"forward": Tile(32, 32, 8, 2), "decode": Tile(16, 16, 8, 1)}
+WIDE_FLOAT32_TILES = dict.fromkeys(WIDE_TILES, Tile(16, 16, 8, 1)) | {"forward": Tile(32, 16, 8, 1)}
 
 
 def is_interpreted() -> bool:
@@ -185,6 +188,11 @@ class Plan:
         tile = self.device.tile(kernel, max(self.blocks), self.query.element_size())
         crowded = self.has_positions or self.call.visibility.sinks > 0
         return LESS_CROWDED.get(tile, tile) if crowded else tile
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether heads are larger than 128."""
+        return max(self.blocks) > 128
 
     @cached_property
     def reach(self) -> tuple[int, int, int]:

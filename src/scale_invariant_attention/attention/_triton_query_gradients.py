@@ -43,6 +43,7 @@ def _query_tiles(
     blocks,
     first,
     last,
+    lowest,
     full,
     gap,
     start,
@@ -80,7 +81,7 @@ def _query_tiles(
     columns = tl.arange(0, BLOCK_N)
     depth, value_depth = tl.arange(0, BLOCK_D)[None, :], tl.arange(0, BLOCK_DV)[None, :]
     for step in range(first, last):
-        block = masked_block(step, full, gap) if MASK else step
+        block = masked_block(step, lowest, full, gap) if MASK else step
         if LISTS:
             block = tl.load(blocks + block)
         begin = block * BLOCK_N
@@ -294,8 +295,8 @@ def query_gradients_kernel(
     if LISTS:
         entry = batch * block_row + query_block
         blocks += entry * key_blocks
-        first, full, last = 0, 0, tl.load(counts + entry * 2 + 1)
-        end = tl.where(sound, tl.load(counts + entry * 2), full)
+        first, full = 0, 0
+        end, last = tl.load(counts + entry * 2), tl.load(counts + entry * 2 + 1)
     else:
         last_position = start + BLOCK_M - 1
         some, every, last_every, last_some = 0, 0, key_length, key_length
@@ -307,7 +308,8 @@ def query_gradients_kernel(
             last_some = tl.minimum(last_position + window, key_length)
         if WINDOW:
             some, every = start - window + 1, last_position - window + 1
-        first, full, end, last = block_range(some, every, last_every, last_some, sound, BLOCK_N)
+        first, full, end, last = block_range(some, every, last_every, last_some, BLOCK_N)
+    gap = end - full
 
     sum_query = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     sum_tau = tl.zeros([BLOCK_M], tl.float32)
@@ -329,10 +331,11 @@ def query_gradients_kernel(
             line,
             slope_line,
             blocks,
-            first if masked else full,
-            last - (end - full) if masked else end,
+            first + tl.where(sound, gap, 0) if masked else full,
+            last if masked else tl.where(sound, end, full),
+            first,
             full,
-            end - full,
+            gap,
             start,
             key_row,
             value_row,

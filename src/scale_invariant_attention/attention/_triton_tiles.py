@@ -209,20 +209,25 @@ def visible(
 
 
 @triton.jit
-def block_range(some, every, last_every, last_some, sound, BLOCK: tl.constexpr):
+def block_range(some, every, last_every, last_some, BLOCK: tl.constexpr):
     """Blocks with partly visible, wholly visible and partly visible tiles: four bounds.
 
-    Something is visible in ``[some, last_some)``, and everything in ``[every, last_every)``. If a
-    number of the call is not `sound`, no block is in the middle: all of them are masked.
+    Something is visible in ``[some, last_some)``, and everything in ``[every, last_every)``.
     """
     first = tl.maximum(some, 0) // BLOCK
     last = tl.maximum((tl.maximum(last_some, 0) + BLOCK - 1) // BLOCK, first)
     full = tl.minimum(tl.maximum((tl.maximum(every, 0) + BLOCK - 1) // BLOCK, first), last)
     end = tl.minimum(tl.maximum(tl.maximum(last_every, 0) // BLOCK, full), last)
-    return first, full, tl.where(sound, end, full), last
+    return first, full, end, last
 
 
 @triton.jit
-def masked_block(index, full, gap):
-    """The block of a masked tile by its index: all but the `gap` blocks from `full` on."""
-    return index + tl.where(index >= full, gap, 0)
+def masked_block(step, lowest, full, gap):
+    """The block of a step of the masked loop, in which the `gap` blocks from `full` on come first.
+
+    If all numbers are finite, these need no mask, and the loop starts after them. So blocks are added
+    in one order, whether there are such numbers or not.
+    """
+    rest = step - gap
+    rest += tl.where(rest >= full, gap, 0)
+    return tl.where(step - lowest < gap, full + step - lowest, rest)

@@ -17,8 +17,6 @@ from .contract import AttentionCall
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LARGEST_HEAD = 256
-# Larger tiles of float32 do not fit into the shared memory of every GPU.
-LARGEST_FLOAT32_HEAD = 128
 # The limit of CUDA for the second dimension of a grid.
 MOST_PROBLEMS = 65_535
 # Offsets within a call are 32-bit integers.
@@ -54,11 +52,8 @@ def unsupported_reason(call: AttentionCall, return_lse: bool) -> str | None:
     if call.query.dtype not in DTYPES:
         return f"it computes in float32, not in {call.query.dtype}"
     largest = max(call.query.shape[3], call.value.shape[3])
-    single = call.query.dtype == torch.float32
-    limit = LARGEST_FLOAT32_HEAD if single else LARGEST_HEAD
-    if largest > limit:
-        which = "float32" if single else "half precision"
-        return f"its kernels take head sizes up to {limit} in {which}, not {largest}; use 'tiled'"
+    if largest > LARGEST_HEAD:
+        return f"its kernels take head sizes up to {LARGEST_HEAD}, not {largest}; use 'tiled'"
     problems = call.query.shape[0] * call.query.shape[1]
     if problems > MOST_PROBLEMS:
         return (
