@@ -34,7 +34,7 @@ def test_random_contracts(start):
 
 @needs_triton
 def test_a_read_outside_of_a_tensor_is_seen():
-    """Of integers too, which no NaN can poison."""
+    """Reads of integers are checked too, which no NaN can poison."""
     strides = [
         f"{name}_row"
         for side in ("query", "key")

@@ -44,7 +44,7 @@ def kernels(target: str) -> dict[tuple, tuple[Launch, str]]:
 
 
 def _key(launch: Launch) -> tuple:
-    """What Triton compiles a kernel for: dtypes, constants, and which arguments are given."""
+    """The properties that a kernel is compiled for: dtypes, constants, which arguments are given."""
     names = {parameter.name for parameter in launch.kernel.params if parameter.is_constexpr}
 
     def kind(name: str, value: object) -> object:

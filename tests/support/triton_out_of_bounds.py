@@ -23,7 +23,7 @@ LENGTH = 40
 
 
 def outcome() -> str:
-    """What a call with every kind of integer tensor raises."""
+    """The error of a call with every kind of integer tensor."""
     query = torch.randn(2, 1, LENGTH, 16)
     rows = torch.arange(LENGTH).expand(2, -1).contiguous()
     try:

@@ -188,7 +188,7 @@ def _places(source: str | None) -> list[Path]:
 
 
 def _damages(model: PretrainedModel, folder: Path) -> dict[str, str]:
-    """What is wrong with files of a model, by their names."""
+    """Problems of files of a model, by their names."""
     damages = {
         name: damage_of(folder / name, record, LIST.name) for name, record in model.files.items()
     }

@@ -93,11 +93,11 @@ class Miniature:
 
     @property
     def measured(self) -> str:
-        """What its trial measures: "loss" or "needles"."""
+        """The measure of its trial: "loss" or "needles"."""
         return "needles" if self.trial.config.task == NEEDLES else "loss"
 
     def values(self, record: TrainingRecord) -> dict[int, float]:
-        """What a record of it measured, by context length."""
+        """The values of a record of it, by context length."""
         losses, needles = record.losses_by_length, record.needles_by_length
         return needles() if self.measured == "needles" else losses()
 

@@ -81,7 +81,7 @@ def needle_trials(
 
 
 def shared_fields(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Those fields of a fine-tuning that the training before it must have too."""
+    """Fields of a fine-tuning that the training before it must have too."""
     return {name: value for name, value in changes.items() if name in SHARED}
 
 

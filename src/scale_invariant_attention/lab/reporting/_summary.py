@@ -1,4 +1,4 @@
-"""What the records of both sizes say about the recommended scheme: the head of REPRODUCTION.md."""
+"""The recommended scheme in the records of both sizes: the head of REPRODUCTION.md."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -166,7 +166,7 @@ def _verdict(
 
 
 def readme_section(sizes: Sequence[Size], *, figure: str, figures_at: str) -> str:
-    """What the README says about the records."""
+    """The README's section on the records."""
     outcomes: dict[tuple[str, str, str], list[str]] = {}
     found = verdicts(sizes)
     # One seed decides nothing.
@@ -206,7 +206,7 @@ def paired(one: SeedRow, other: SeedRow, length: int, sign: int = 1) -> Spread:
 
 
 def contributions(size: Size) -> str:
-    """What the loss and the needles of the recommended scheme change without each of its parts."""
+    """Change of loss and needles when the recommended scheme lacks one of its parts."""
     losses, needles = size.loss_rows, size.needle_rows
     if RECOMMENDED not in losses or not any(it in losses for it in CONTROLS):
         return ""

@@ -108,7 +108,7 @@ def page_and_figures(
 
 
 def readme_results(evidence: Evidence, *, figures_at: str) -> str:
-    """What the README shows of the records."""
+    """The README's section on the records."""
     sizes = [it for it in (evidence.mini, evidence.small) if it.losses]
     return unbroken(_summary.readme_section(sizes, figure=HEADLINE_FIGURE, figures_at=figures_at))
 
