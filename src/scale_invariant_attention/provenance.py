@@ -68,7 +68,16 @@ def device_name(device: torch.device) -> str:
 
 def triton_version() -> str | None:
     """The installed version of Triton, found without importing it."""
-    for name in TRITON_DISTRIBUTIONS:
+    return installed_version(*TRITON_DISTRIBUTIONS)
+
+
+def installed_version(*names: str) -> str | None:
+    """The version of the first of these packages that is installed, found without importing it.
+
+    >>> installed_version("no-such-package") is None
+    True
+    """
+    for name in names:
         with suppress(PackageNotFoundError):
             return version(name)
     return None

@@ -1,5 +1,7 @@
 import json
+import re
 from dataclasses import replace
+from importlib.metadata import metadata
 
 import pytest
 import torch
@@ -46,6 +48,25 @@ def test_versions_and_hardware_are_shown():
     assert torch.__version__ in run.output
     assert f"torch threads: {torch.get_num_threads()}" in run.output
     assert torch.backends.cpu.get_cpu_capability() in run.output
+
+
+def test_optional_packages_are_listed_with_their_versions_or_how_to_install_them(monkeypatch):
+    versions = {"matplotlib": "3.11.0"}
+    monkeypatch.setattr(check_up, "installed_version", versions.get)
+    lines = doctor().output.splitlines()
+    assert ["matplotlib", "3.11.0"] in [line.split() for line in lines]
+    (line,) = (line for line in lines if line.startswith("transformers"))
+    assert 'not installed; to add it: pip install "scale-invariant-attention[huggingface]"' in line
+    optional = json.loads(doctor("--json").output)["optional"]
+    assert optional["matplotlib"] == "3.11.0"
+    assert optional["peft"] is None
+
+
+def test_extras_of_optional_packages_exist():
+    known = metadata("scale-invariant-attention").get_all("Provides-Extra")
+    named = {extra for it in check_up.OPTIONAL.values() for extra in re.findall(r"\[(.*)\]", it)}
+    assert named
+    assert named <= set(known)
 
 
 def test_kernels_are_listed_with_the_instruction_set_in_use(monkeypatch):

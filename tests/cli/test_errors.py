@@ -1,7 +1,13 @@
+import contextlib
+import os
+import pty
+import subprocess
+import sys
+
 import pytest
 import typer
 
-from scale_invariant_attention.cli.errors import plain_errors
+from scale_invariant_attention.cli.errors import fit, plain_errors
 
 
 class OwnError(RuntimeError):
@@ -28,3 +34,44 @@ def test_a_sentence_and_status_1(error, message, capsys):
 def test_other_exceptions_are_not_hidden(bug):
     with pytest.raises(type(bug)), plain_errors():
         raise bug
+
+
+def on_a_terminal(*words: str) -> list[str]:
+    """The lines that `sia` prints on a terminal of 80 columns."""
+    leader, follower = pty.openpty()
+    environment = {**os.environ, "COLUMNS": "80"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "scale_invariant_attention.cli", *words],
+        stderr=follower,
+        env=environment,
+    )
+    os.close(follower)
+    printed = b""
+    # Linux reports the end of a pseudo-terminal as an error.
+    with contextlib.suppress(OSError):
+        while more := os.read(leader, 4096):
+            printed += more
+    os.close(leader)
+    process.wait()
+    return printed.decode().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("words", "last"),
+    [
+        (("train", "--scheme", "foo", "-o", "runs/x"), "alibi-p-rope"),
+        (("evaluate", "no-such-model"), "sia pretrained lists"),
+    ],
+)
+def test_long_messages_are_wrapped_at_spaces_on_a_terminal(words, last):
+    lines = on_a_terminal(*words)
+    assert max(map(len, lines)) <= 80
+    assert last in " ".join(lines)
+    assert not any(line.endswith("-") for line in lines)
+
+
+def test_a_long_path_stays_in_one_piece(monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+    path = "/data/" + "x" * 60
+    assert f"\n{path}\n" in fit(f"Error: there is no folder {path} and nothing else")

@@ -9,6 +9,8 @@ import typer
 from typer import Option
 from typer.core import TyperCommand, TyperGroup
 
+from .errors import fitted_usage_errors
+
 # Each command is a function in the module of the same name, or that module's `app`.
 GROUPS = {
     "Start here": {
@@ -102,6 +104,11 @@ class LazyGroup(TyperGroup):
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
         single.command()(getattr(module, cmd_name))
         return _with_examples(typer.main.get_command(single), cmd_name)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; what it says of refused parameters fits the terminal."""
+        with fitted_usage_errors():
+            return super().invoke(ctx)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the list of commands without importing them."""

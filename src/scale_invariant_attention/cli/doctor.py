@@ -65,6 +65,8 @@ def _print(machine: "Machine", checks: "Iterable[Check]", thorough: "Sequence[Se
             *(("GPU", gpu) for gpu in gpus or ["none that torch can use"]),
         ]
     )
+    page.heading("Optional packages")
+    page.facts((name, it or _how_to_install(name)) for name, it in machine.optional.items())
     page.heading("Backends")
     page.table(
         ("device", "backend", "runs", "self-check in float32"),
@@ -87,6 +89,12 @@ def _print(machine: "Machine", checks: "Iterable[Check]", thorough: "Sequence[Se
     for it in thorough:
         for difference in it.outcome.differences:
             page.line(f"{it.outcome.backend}: {difference}")
+
+
+def _how_to_install(name: str) -> str:
+    from ..lab.doctor import OPTIONAL
+
+    return f'not installed; to add it: pip install "{OPTIONAL[name]}"'
 
 
 def _seconds(check: "SelfCheck") -> str:

@@ -1,5 +1,8 @@
 """Errors that users can fix, printed as one sentence, and the status that a command then ends with."""
 
+import shutil
+import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -24,8 +27,20 @@ def plain_errors(*others: type[Exception]) -> Iterator[None]:
     except BrokenPipeError:
         raise  # the reader of the output closed the pipe
     except fixable as error:
-        typer.echo(f"Error: {sentence(error)}", err=True)
+        typer.echo(fit(f"Error: {sentence(error)}"), err=True)
         raise typer.Exit(1) from error
+
+
+@contextmanager
+def fitted_usage_errors() -> Iterator[None]:
+    """Wrap the messages of refused parameters like all other errors."""
+    try:
+        yield
+    except typer.BadParameter as error:
+        prefix = "Error: "
+        text = fit(prefix + error.format_message()).removeprefix(prefix)
+        error.format_message = lambda: text  # type: ignore[method-assign]
+        raise
 
 
 @contextmanager
@@ -36,6 +51,20 @@ def resumable() -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo("Interrupted. Rerun the same command to resume.", err=True)
         raise typer.Exit(INTERRUPTED) from None
+
+
+def fit(text: str) -> str:
+    """Wrap a message at spaces to the width of the terminal; unchanged if it goes to a file or a pipe.
+
+    Paths and commands stay in one piece, so that they can be copied.
+    """
+    if not sys.stderr.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    return "\n".join(
+        textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
+        for line in text.splitlines()
+    )
 
 
 def sentence(error: Exception) -> str:

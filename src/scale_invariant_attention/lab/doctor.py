@@ -21,7 +21,7 @@ from ..attention import (
 )
 from ..attention.numerics import float32_precision
 from ..attention.self_check import Outcome
-from ..provenance import cpu_information, triton_version
+from ..provenance import cpu_information, installed_version, triton_version
 from ..theory import ScaleInvariantTransform
 
 # Instruction sets by the names that Linux gives them.
@@ -33,6 +33,19 @@ _X86 = {
     "amx_bf16": "AMX BF16",
 }
 _ARM = {"asimd": "NEON", "sve": "SVE", "bf16": "BF16"}
+
+# Optional packages, and what installs each.
+OPTIONAL = {
+    "transformers": "scale-invariant-attention[huggingface]",
+    "accelerate": "scale-invariant-attention[huggingface]",
+    "peft": "peft",
+    "lm-eval": "scale-invariant-attention[lm-eval]",
+    "tokenizers": "scale-invariant-attention[tokenizers]",
+    "tiktoken": "scale-invariant-attention[tokenizers]",
+    "datasets": "scale-invariant-attention[datasets]",
+    "matplotlib": "scale-invariant-attention[plots]",
+    "tensorboard": "scale-invariant-attention[tensorboard]",
+}
 
 # FlexAttention is compiled when first called, which takes seconds.
 COMPILED = ("flex", "flex_flash")
@@ -61,9 +74,10 @@ class Kernels:
 
 @dataclass(frozen=True)
 class Machine:
-    """Versions and hardware; None is what the platform does not report."""
+    """Versions and hardware; None is what the platform does not report, or is not installed."""
 
     versions: dict[str, str]
+    optional: dict[str, str | None]
     platform: str
     cpu: str
     cores: int | None
@@ -90,6 +104,7 @@ def inspect_machine() -> Machine:
             "numpy": np.__version__,
             "triton": triton_version() or "none",
         },
+        optional={name: installed_version(name) for name in OPTIONAL},
         platform=platform.platform(),
         cpu=description.get("model name") or platform.processor() or "unknown",
         cores=_cores(),
