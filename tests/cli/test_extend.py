@@ -41,6 +41,8 @@ def test_it_extends_prints_and_saves(folder):
     assert [row["length"] for row in before] == [16, 64]
     assert f"{before[0]['loss']:.3f}" in result.output
     assert f"Chosen, for the lowest mean: {found['chosen']['rotary']}" in result.output
+    (chosen,) = (line for line in result.output.splitlines() if line.rstrip().endswith("  chosen"))
+    assert chosen.startswith(f"{found['chosen']['rotary']}, tau {found['chosen']['tau']:g} ")
     assert "At the training length the extension costs" in result.output
     assert "bytes." in result.output.partition("Candidates")[0]
     assert str(folder / "out" / "model") in result.output
@@ -108,7 +110,7 @@ def test_models_that_cannot_be_converted_are_refused(kind, folder):
 def found(after, fine_tuned=None):
     """An extension with these losses at 256, 1,024 and 4,096 tokens, and 1.0, 2.0 and 3.0 before."""
     before, after, fine_tuned = (
-        losses and Losses(tuple(map(LengthLoss, LENGTHS, losses, [None] * 3, LENGTHS)), ())
+        losses and Losses(tuple(map(LengthLoss, LENGTHS, losses, [None] * 3, LENGTHS)), (), ())
         for losses in ((1.0, 2.0, 3.0), after, fine_tuned)
     )
     chosen = Candidate("slow", 10.0, after)

@@ -80,6 +80,20 @@ def test_the_best_candidate_is_saved_with_its_scores(extended):
     assert f"| {LENGTH} | {found.before.by_length[0].loss:.3f} |" in card
 
 
+def test_candidates_are_compared_text_by_text(extended):
+    _, found, _ = extended
+    for it in found.candidates:
+        assert len(it.losses.by_stretch) == 2
+        assert sum(it.losses.by_stretch) / 2 == pytest.approx(it.losses.mean)
+        above = it.losses.above(found.chosen.losses)
+        assert above.mean == pytest.approx(it.losses.mean - found.chosen.losses.mean)
+    first, second = (
+        Losses((), (), by_stretch) for by_stretch in ((1.0, 2.0, 6.0), (1.5, 2.5, 6.5))
+    )
+    # The texts differ a lot, the models by the same on each.
+    assert (second.above(first).mean, second.above(first).standard_error) == (0.5, 0.0)
+
+
 def test_losses_before_and_after_are_on_text_that_nothing_was_chosen_on(extended):
     model, found, _ = extended
     tokens = sample()
@@ -192,7 +206,7 @@ def test_reach_is_the_length_up_to_which_the_loss_stays_near(losses, reach):
         LengthLoss(length, loss, None, 4096)
         for length, loss in zip((256, 1024, 4096), losses, strict=True)
     ]
-    before, after = Losses((LengthLoss(256, 0.8, None, 4096),), ()), Losses(tuple(rows), ())
+    before, after = Losses((LengthLoss(256, 0.8, None, 4096),), (), ()), Losses(tuple(rows), (), ())
     chosen = Candidate("slow", 10.0, after)
     found = huggingface.Extension(256, 16, (chosen,), chosen, before, after, None, Path("model"))
     assert found.reach == reach

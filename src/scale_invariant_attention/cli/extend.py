@@ -193,14 +193,24 @@ def _progress() -> Iterator[Any]:
 
 def _print(page: Page, found: "Extension") -> None:
     page.heading("Candidates, on the part of the text to choose on")
+    best = found.chosen
     rows = [
-        (f"{it.rotary}, tau {it.tau:g}", *_by_length(it.losses), f"{it.losses.mean:.3f}")
+        (
+            f"{it.rotary}, tau {it.tau:g}",
+            *_by_length(it.losses),
+            f"{it.losses.mean:.3f}",
+            "chosen" if it == best else _above(it.losses, best.losses),
+        )
         for it in found.candidates
     ]
     lengths = [f"{row.length:,}" for row in found.before.by_length]
-    page.table(("rotary and tau", *lengths, "mean"), rows, numbers=True)
-    best = found.chosen
-    page.paragraph(f"Chosen, for the lowest mean: {best.rotary}, tau {best.tau:g}.")
+    page.table(("rotary and tau", *lengths, "mean", "above the chosen"), rows, numbers=True)
+    stretches = len(best.losses.by_stretch)
+    errors = f"; ± is the standard error over {stretches} texts" if stretches > 1 else ""
+    page.paragraph(
+        f"Chosen, for the lowest mean: {best.rotary}, tau {best.tau:g}. Differences are taken text by "
+        f"text{errors}."
+    )
 
     measured = {"before": found.before, "after": found.after}
     if found.fine_tuned is not None:
@@ -240,6 +250,13 @@ def _verdict(found: "Extension") -> str:
             "--factor; docs/extending.md says when."
         )
     return "\n".join(sentences)
+
+
+def _above(losses: "Losses", chosen: "Losses") -> str:
+    """How much worse than the chosen candidate, with the standard error if there are several texts."""
+    difference = losses.above(chosen)
+    error = f" ± {difference.standard_error:.3f}" if len(losses.by_stretch) > 1 else ""
+    return f"{difference.mean:+.3f}{error}"
 
 
 def _by_length(losses: "Losses") -> Sequence[str]:

@@ -1,6 +1,6 @@
 """Loss of a model, in nats: per token of a batch, by context length, and by position in a document."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -105,18 +105,41 @@ def loss_by_length_and_position(
 
     Arguments are those of :func:`loss_by_length`. Windows may begin within a document and span several.
     """
-    scored, longest = 0, max(tokens.lengths)
-    rows, by_position = [], torch.zeros(0, longest)
+    return summarise_stretches(score_stretches(model, tokens, device=device, progress=progress))
+
+
+def score_stretches(
+    model: Scored,
+    tokens: SameTokens,
+    *,
+    device: torch.device | str = "cpu",
+    progress: Callable[[int], object] = lambda scored: None,
+) -> dict[int, Tensor]:
+    """The loss of every target, by context length: ``[stretches, longest]`` for each length.
+
+    Arguments are those of :func:`loss_by_length`. Index by index the targets are the same at all lengths
+    and for all models, so that differences can be taken stretch by stretch.
+    """
+    scored, stretches = 0, {}
     for length in tokens.lengths:
         losses = []
         for inputs, targets in tokens.batches(length, batch_size=rows_at_once(length)):
             losses.append(token_losses(model, inputs, targets, device).flatten())
             scored += targets.numel()
             progress(scored)
-        stretches = torch.cat(losses).view(-1, longest)
-        rows.append(LengthLoss(length, *_mean_and_error(stretches.mean(1)), tokens.count))
-        by_position = stretches if length == longest else by_position
-    return rows, _in_bins(by_position)
+        stretches[length] = torch.cat(losses).view(-1, max(tokens.lengths))
+    return stretches
+
+
+def summarise_stretches(
+    stretches: Mapping[int, Tensor],
+) -> tuple[list[LengthLoss], list[PositionLoss]]:
+    """Loss by length, and by position at the longest length, from the losses of every target."""
+    by_length = [
+        LengthLoss(length, *_mean_and_error(losses.mean(1)), losses.numel())
+        for length, losses in stretches.items()
+    ]
+    return by_length, _in_bins(stretches[max(stretches)])
 
 
 def loss_by_position(
