@@ -14,7 +14,8 @@ from .options import Device, numbers
 from .terminal import Page, counted, progress_bars
 
 if TYPE_CHECKING:
-    from ..huggingface.extension import Extension, Losses
+    from ..evaluation.losses import Losses
+    from ..huggingface.extension import Extension
 
 STANDARD_LIBRARY = "standard-library"
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"

@@ -1,9 +1,9 @@
 """Loss of a model, in nats: per token of a batch, by context length, and by position in a document."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -69,7 +69,7 @@ def loss_by_length(
     >>> [row.length for row in loss_by_length(GPT(GPTConfig.preset("mini")), tokens)]
     [32, 64]
     """
-    return loss_by_length_and_position(model, tokens, device=device, progress=progress)[0]
+    return list(measure_losses(model, tokens, device=device, progress=progress).by_length)
 
 
 @dataclass(frozen=True)
@@ -94,52 +94,63 @@ def position_bins(length: int, per_doubling: int = 2) -> list[int]:
     return sorted({1, length + 1} | {edge for edge in inner if edge < length})
 
 
-def loss_by_length_and_position(
+@dataclass(frozen=True)
+class Losses:
+    """Loss by context length on the same tokens, and by position in windows of the longest length.
+
+    Windows may begin within a document and span several. `by_stretch` is the loss of each stretch of
+    the longest length, as the mean over all context lengths.
+    """
+
+    by_length: tuple[LengthLoss, ...]
+    by_position: tuple[PositionLoss, ...]
+    by_stretch: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Mean over the lengths, each of which counts the same."""
+        return sum(row.loss for row in self.by_length) / len(self.by_length)
+
+    def above(self, other: "Losses") -> Estimate:
+        """By how much the mean exceeds that of another model on the same text, stretch by stretch."""
+        mine, others = (torch.tensor(it.by_stretch, dtype=torch.float64) for it in (self, other))
+        return Estimate(mine - others)
+
+    @classmethod
+    def from_json(cls, value: Any) -> "Losses":
+        """Losses as a record holds them."""
+        return cls(
+            tuple(LengthLoss(**row) for row in value["by_length"]),
+            tuple(PositionLoss(**row) for row in value["by_position"]),
+            tuple(value["by_stretch"]),
+        )
+
+
+def measure_losses(
     model: Scored,
     tokens: SameTokens,
     *,
     device: torch.device | str = "cpu",
     progress: Callable[[int], object] = lambda scored: None,
-) -> tuple[list[LengthLoss], list[PositionLoss]]:
-    """The loss at every length of `tokens`, and in bins of position in windows of the longest length.
+) -> Losses:
+    """The loss of a model by context length, by position and by stretch.
 
-    Arguments are those of :func:`loss_by_length`. Windows may begin within a document and span several.
+    Arguments are those of :func:`loss_by_length`.
     """
-    return summarise_stretches(score_stretches(model, tokens, device=device, progress=progress))
-
-
-def score_stretches(
-    model: Scored,
-    tokens: SameTokens,
-    *,
-    device: torch.device | str = "cpu",
-    progress: Callable[[int], object] = lambda scored: None,
-) -> dict[int, Tensor]:
-    """The loss of every target, by context length: ``[stretches, longest]`` for each length.
-
-    Arguments are those of :func:`loss_by_length`. Index by index the targets are the same at all lengths
-    and for all models, so that differences can be taken stretch by stretch.
-    """
-    scored, stretches = 0, {}
+    scored, longest = 0, max(tokens.lengths)
+    by_length, by_position, means = [], torch.zeros(0, longest), []
     for length in tokens.lengths:
         losses = []
         for inputs, targets in tokens.batches(length, batch_size=rows_at_once(length)):
             losses.append(token_losses(model, inputs, targets, device).flatten())
             scored += targets.numel()
             progress(scored)
-        stretches[length] = torch.cat(losses).view(-1, max(tokens.lengths))
-    return stretches
-
-
-def summarise_stretches(
-    stretches: Mapping[int, Tensor],
-) -> tuple[list[LengthLoss], list[PositionLoss]]:
-    """Loss by length, and by position at the longest length, from the losses of every target."""
-    by_length = [
-        LengthLoss(length, *_mean_and_error(losses.mean(1)), losses.numel())
-        for length, losses in stretches.items()
-    ]
-    return by_length, _in_bins(stretches[max(stretches)])
+        stretches = torch.cat(losses).view(-1, longest)
+        means.append(stretches.mean(1))
+        by_length.append(LengthLoss(length, *_mean_and_error(means[-1]), tokens.count))
+        by_position = stretches if length == longest else by_position
+    by_stretch = torch.stack(means).mean(0)
+    return Losses(tuple(by_length), tuple(_in_bins(by_position)), tuple(by_stretch.tolist()))
 
 
 def loss_by_position(

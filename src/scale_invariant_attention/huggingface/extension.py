@@ -14,7 +14,7 @@ third. The folder holds:
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import takewhile
@@ -28,15 +28,9 @@ from torch import Tensor, nn
 from ..arguments import integer, positive_number
 from ..data import SameTokens, TokenSource, TokenStream, spread_windows
 from ..data.tokens import TokenSlice, token_source
-from ..evaluation.losses import (
-    LengthLoss,
-    PositionLoss,
-    score_stretches,
-    summarise_stretches,
-)
+from ..evaluation.losses import Losses, measure_losses
 from ..files import check_writable, finish_growing, growing_path, locked, replace_file
 from ..provenance import provenance
-from ..theory import Estimate
 from ._conversion import ConversionWarning, convert
 from ._scores import Calibration, measure_scores
 from .continued_pretraining import (
@@ -125,44 +119,6 @@ def _returning(module: nn.Module, output: Any) -> Iterator[None]:
         yield
     finally:
         del module.forward
-
-
-@dataclass(frozen=True)
-class Losses:
-    """Loss by context length on the same tokens, and by position in texts of the longest length.
-
-    `by_stretch` is the loss of each text of the longest length, as the mean over all context lengths.
-    """
-
-    by_length: tuple[LengthLoss, ...]
-    by_position: tuple[PositionLoss, ...]
-    by_stretch: tuple[float, ...]
-
-    @property
-    def mean(self) -> float:
-        """Mean over the lengths, each of which counts the same."""
-        return sum(row.loss for row in self.by_length) / len(self.by_length)
-
-    def above(self, other: "Losses") -> Estimate:
-        """By how much the mean exceeds that of another model on the same text, stretch by stretch."""
-        mine, others = (torch.tensor(it.by_stretch, dtype=torch.float64) for it in (self, other))
-        return Estimate(mine - others)
-
-    @classmethod
-    def from_stretches(cls, stretches: Mapping[int, Tensor]) -> "Losses":
-        """Losses from those of every target, by context length."""
-        by_length, by_position = summarise_stretches(stretches)
-        by_stretch = torch.stack([losses.mean(1) for losses in stretches.values()]).mean(0)
-        return cls(tuple(by_length), tuple(by_position), tuple(by_stretch.tolist()))
-
-    @classmethod
-    def from_json(cls, value: Any) -> "Losses":
-        """Losses as a record holds them."""
-        return cls(
-            tuple(LengthLoss(**row) for row in value["by_length"]),
-            tuple(PositionLoss(**row) for row in value["by_position"]),
-            tuple(value["by_stretch"]),
-        )
 
 
 @dataclass(frozen=True)
@@ -338,10 +294,10 @@ class _Measuring:
         with self.progress(name, len(same.lengths) * same.count) as progress:
             if name not in known:
                 prepare()
-                stretches = score_stretches(
+                losses = measure_losses(
                     TokenLosses(self.model), same, device=self.model.device, progress=progress
                 )
-                known[name] = asdict(Losses.from_stretches(stretches))
+                known[name] = asdict(losses)
                 self.record()
         return Losses.from_json(known[name])
 

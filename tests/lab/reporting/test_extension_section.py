@@ -154,7 +154,7 @@ def test_a_family_is_chosen_for_by_its_own_records():
     others = [it for it in choices({"slow-tau-3": 0.02}) if it.config.family != "llama"]
     assert cheap_and_lowest(mine) == "own-tau-10"
     said = " ".join(extension_section(Extensions(losses(), [*mine, *others])).split())
-    assert "It picks own, tau 10 (Llama), and slow, tau 3 (Qwen 3 and GPT-NeoX)." in said
+    assert "It picks own, tau 10 (Llama); slow, tau 3 (Qwen 3 and GPT-NeoX)." in said
 
 
 def test_the_lowest_is_recorded_for_every_model():

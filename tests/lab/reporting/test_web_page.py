@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from base64 import b64encode
 from dataclasses import replace
 from hashlib import sha256
@@ -10,14 +11,15 @@ from importlib.resources import files
 from statistics import mean, stdev
 
 import pytest
-from small_records import LENGTHS, needle_record, record, table
+from small_records import LENGTHS, conversion_record, needle_record, record, table
 
 from scale_invariant_attention import schemes
 from scale_invariant_attention.evaluation import LengthLoss
+from scale_invariant_attention.lab.experiments import extension
 from scale_invariant_attention.lab.experiments.evaluations import LossEvaluation
 from scale_invariant_attention.lab.records import write_record
 from scale_invariant_attention.lab.reporting.drawing import style
-from scale_invariant_attention.lab.reporting.web_page import render_page
+from scale_invariant_attention.lab.reporting.web_page import render_page, write_report
 from scale_invariant_attention.lab.reporting.web_page._entries import (
     Entry,
     MeasuredOn,
@@ -371,3 +373,40 @@ def test_the_vendored_library_is_the_published_one():
     for line in lines:
         digest, name = line.split()
         assert sha256((vendor / name).read_bytes()).hexdigest() == digest
+
+
+@pytest.fixture(scope="module")
+def conversions(tmp_path_factory):
+    """Records of extended models: losses of two seeds, and needles."""
+    folder = tmp_path_factory.mktemp("conversions")
+    for trial in extension.reported_trials("mini", ("rope", "transform-yarn"), (0, 1)):
+        ours = trial.config.variant == "transform-yarn"
+        values = [n / 1024 - 0.5 * ours + 0.1 * trial.config.seed for n in trial.evaluation.lengths]
+        write_record(conversion_record(trial, values), folder)
+    for trial in extension.needle_trials("mini", ("yarn",), (0,)):
+        write_record(conversion_record(trial, (0.9, 0.5, 0.25)), folder)
+    return folder
+
+
+def test_extended_models_have_a_section_of_their_own(conversions, results, tmp_path):
+    both = write_report([conversions, results], tmp_path).read_text()
+    assert 'id="extensions"' in both and 'id="losses"' in both
+    page = Page(write_report([conversions], tmp_path).read_text())
+    rows = page.table("Without training, factor 16; the lowest")
+    assert rows[0][:4] == ["model", "Llama, 1x", "Llama, 4x", "Llama, 16x"]
+    assert [row[0] for row in rows[1:]] == ["RoPE, as trained", "the transform on yarn, tau 30"]
+    assert "0.300 ± 0.050" in rows[1][1]
+    found = page.table("After 10% of the tokens, factor 16; the highest")
+    assert found[1][:2] == ["YaRN", "0.900"]
+
+
+def test_one_record_of_an_extended_model_is_enough(conversions, tmp_path):
+    one = next(conversions.glob("extension-llama-rope-0-*.json"))
+    assert "RoPE, as trained" in write_report([one, one], tmp_path).read_text()
+
+
+def test_without_transformers_the_page_says_what_it_leaves_out(conversions, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, extension.__name__, None)
+    text = write_report([conversions], tmp_path).read_text()
+    count = len(list(conversions.iterdir()))
+    assert f"{count} records of converted models are not shown: " in text

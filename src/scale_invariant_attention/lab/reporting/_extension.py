@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..records import Record
 from ..seeds import SeedRow, Spread
-from ..tables import Best, length_table, markdown
+from ..tables import Best, Table, length_table, markdown
 from ._summary import DECISIVE, paired
 from .evidence import Extensions
 from .pages import render
@@ -80,12 +80,12 @@ def _by_title(chosen: Mapping[str, str]) -> str:
     """Titles, each with the families that it is chosen for.
 
     >>> _by_title({"llama": "slow, tau 3", "qwen3": "slow, tau 3", "gpt_neox": "own, tau 10"})
-    'slow, tau 3 (Llama and Qwen 3), and own, tau 10 (GPT-NeoX)'
+    'slow, tau 3 (Llama and Qwen 3); own, tau 10 (GPT-NeoX)'
     """
     families: dict[str, list[str]] = {}
     for family, title in chosen.items():
         families.setdefault(title, []).append(FAMILY_TITLES[family])
-    return ", and ".join(f"{title} ({' and '.join(it)})" for title, it in families.items())
+    return "; ".join(f"{title} ({' and '.join(it)})" for title, it in families.items())
 
 
 def _table(
@@ -94,13 +94,24 @@ def _table(
     values: Callable[[Record[Any]], Mapping[int, float]] = Record.losses_by_length,
     best: Best = min,
 ) -> str:
-    """One row per variant, one column per family and length, as Markdown; empty without records."""
-    if not records:
-        return ""
+    """The table as Markdown; empty without records."""
+    return markdown(extension_table(records, titles, values, best)) if records else ""
+
+
+def extension_table(
+    records: "ConversionRecords",
+    titles: Mapping[str, str],
+    values: Callable[[Record[Any]], Mapping[int, float]],
+    best: Best,
+    *,
+    caption: str = "",
+) -> Table:
+    """One row per variant, in the order of their `titles`, one column per family and length."""
     rows, columns = _rows(records, titles, values)
     named = {name: titles[name] for name in rows}
-    table = length_table(rows, "model", best, titles=named, column=columns.__getitem__)
-    return markdown(table)
+    return length_table(
+        rows, "model", best, titles=named, column=columns.__getitem__, caption=caption
+    )
 
 
 def _rows(

@@ -35,7 +35,7 @@ RESULTS: dict[Path, type[Any]] = {
     Path("diagnosis", "diagnosis.json"): DiagnosisResults,
 }
 
-# Records of converted models of transformers: the page has no section for them.
+# Records of converted models of transformers, which have a section of their own.
 CONVERSIONS = "extension-*.json"
 
 # The measurements of an entry, by the names of its fields.
@@ -44,14 +44,24 @@ Measurements = dict[str, Measurement[Any] | None]
 
 def read_entries(paths: Sequence[Path]) -> list[Entry]:
     """The entries of runs, records, pretrained models, and folders of these; each once."""
-    entries: dict[Path, Entry] = {}
+    return [
+        _entry_of_run(it) if it.is_dir() else _entry_of_record(it)
+        for it in _all_members(paths)
+        if not it.match(CONVERSIONS)
+    ]
+
+
+def find_conversions(paths: Sequence[Path]) -> list[Path]:
+    """The records of converted models among records and folders of them; each once."""
+    return [it for it in _all_members(paths) if it.match(CONVERSIONS)]
+
+
+def _all_members(paths: Sequence[Path]) -> list[Path]:
+    found: dict[Path, Path] = {}
     for path in paths:
         for each in _members(model_folder(path)):
-            if each.resolve() not in entries:
-                entries[each.resolve()] = (
-                    _entry_of_run(each) if each.is_dir() else _entry_of_record(each)
-                )
-    return list(entries.values())
+            found.setdefault(each.resolve(), each)
+    return list(found.values())
 
 
 def _members(path: Path) -> Iterator[Path]:
@@ -63,11 +73,7 @@ def _members(path: Path) -> Iterator[Path]:
         yield path
         return
     inside = sorted(path.iterdir())
-    members = [
-        it
-        for it in inside
-        if (it.suffix == ".json" and not it.match(CONVERSIONS)) or (it / CONFIG).exists()
-    ]
+    members = [it for it in inside if it.suffix == ".json" or (it / CONFIG).exists()]
     if not members:
         what = "is empty" if not inside else f"has no {CONFIG}, no record and no run in it"
         raise ValueError(
@@ -78,11 +84,6 @@ def _members(path: Path) -> Iterator[Path]:
 
 
 def _entry_of_record(path: Path) -> Entry:
-    if path.match(CONVERSIONS):
-        raise ValueError(
-            f"{path} is a record of a converted model, which this page does not show; use sia reproduce "
-            f"page"
-        )
     record = read_record(path, TrainingConfig)
     own = record.is_own_training
     measured = _recorded(record)

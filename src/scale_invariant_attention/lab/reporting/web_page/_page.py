@@ -16,7 +16,8 @@ from .... import schemes
 from ....files import check_writable, replace_file
 from ..drawing import title_of
 from ._entries import Entry, flat, shown
-from ._inputs import read_entries
+from ._extension_section import extension_section
+from ._inputs import find_conversions, read_entries
 from ._loss_sections import loss_section, position_section, training_section
 from ._parts import Chart, Section, further_look, scheme_look
 from ._share_sections import attention_section, needle_section, recall_section
@@ -48,8 +49,10 @@ STYLES = ("vendor/uPlot.min.css", "page.css")
 SCRIPTS = ("vendor/uPlot.iife.min.js", "charts.js", "explorer_math.js", "explorer.js", "page.js")
 
 
-def render_page(entries: Sequence[Entry], *, title: str) -> str:
+def render_page(entries: Sequence[Entry], *, title: str, conversions: Sequence[Path] = ()) -> str:
     """The whole HTML page, which needs no network; it always has the explorer.
+
+    `conversions` are the files of records of converted models.
 
     >>> page = render_page([], title="Explorer")
     >>> page.startswith("<!doctype html>"), "<title>Explorer</title>" in page
@@ -59,6 +62,7 @@ def render_page(entries: Sequence[Entry], *, title: str) -> str:
     rows = [schemes.entry(name) for name in dict.fromkeys(entry.scheme for entry in entries)]
     common = fields_in_common(entries)
     sections = [section for make in SECTIONS for section in make(entries)]
+    sections += extension_section(conversions)
     looks = _looks(sections, entries)
     explored = {name: scheme_look(scheme) for name, scheme in EXPLORED.items()}
     styles, scripts = ([Markup(_asset(name)) for name in names] for names in (STYLES, SCRIPTS))  # noqa: S704  our own
@@ -91,9 +95,10 @@ def render_page(entries: Sequence[Entry], *, title: str) -> str:
 
 def write_report(runs: Sequence[Path], folder: Path, *, title: str | None = None) -> Path:
     """Write the page of runs and records into a folder; returns its path."""
-    entries = read_entries(runs)
+    entries, conversions = read_entries(runs), find_conversions(runs)
     check_writable(folder)
-    text = render_page(entries, title=title or (TITLE if entries else EXPLORER_TITLE))
+    title = title or (TITLE if entries or conversions else EXPLORER_TITLE)
+    text = render_page(entries, title=title, conversions=conversions)
     replace_file(folder / NAME, text.encode())
     return folder / NAME
 
