@@ -8,7 +8,13 @@ from backend_names import needs_kernels
 
 from scale_invariant_attention.attention import numerics, reference, self_check, tiled
 from scale_invariant_attention.attention.backends import BACKENDS, Backend
-from scale_invariant_attention.attention.self_check import CONTRACTS, HALF, SINGLE, check
+from scale_invariant_attention.attention.self_check import (
+    CONTRACTS,
+    FLOAT16,
+    HALF,
+    SINGLE,
+    check,
+)
 from scale_invariant_attention.attention.visibility import BlockMap
 
 BY_NAME = {contract.name: contract for contract in CONTRACTS}
@@ -167,7 +173,10 @@ def test_the_state_of_torch_does_not_matter_and_is_left_alone():
 def test_contracts_cover_what_users_call():
     assert {c.head_dim for c in CONTRACTS} >= {64, 128}
     assert {c.learned for c in CONTRACTS} == {None, "tau", "tables"}
-    assert {c.precisions for c in CONTRACTS} == {(SINGLE,), (HALF,), (SINGLE, HALF)}
+    assert {it for c in CONTRACTS for it in c.precisions} == {SINGLE, HALF, FLOAT16}
+    assert any(c.sequence_first for c in CONTRACTS)
+    # Both kinds of masked numbers: in forward and backward, and in decoding.
+    assert {c.gradients for c in CONTRACTS if c.hidden_nan} == {True, False}
     assert any(c.queries == 1 for c in CONTRACTS)
     assert any(c.heads > c.key_heads for c in CONTRACTS)
     # Several tiles of 64, and not a whole number of them.
@@ -203,9 +212,11 @@ def test_products_in_tf32_pass_only_if_torch_allows_them(monkeypatch, allowed):
     assert check(BACKENDS["tiled"], "cpu", contracts).passed
 
 
-def test_some_tiles_on_the_path_of_lists_need_no_mask():
+@pytest.mark.parametrize("name", ["the same, long documents", "documents, mask, window and sinks"])
+def test_some_tiles_on_the_path_of_lists_need_no_mask(name):
     """With any tile that a kernel has, whole tiles, partly visible ones and hidden ones are listed."""
-    visibility = BY_NAME["the same, long documents"].visibility()
+    length = BY_NAME[name].keys
+    visibility = BY_NAME[name].visibility().with_positions(length, length, torch.device("cpu"))
     for queries in (32, 64, 128):
         for keys in (32, 64, 128):
             some, full = BlockMap(visibility, queries, keys).every()
@@ -221,4 +232,43 @@ def test_few_kernels_are_compiled():
 
     found = kernels("sm_80")
     assert {name for name, _ in found} >= {"forward", "key_gradients", "query_gradients", "split"}
-    assert len(found) <= 40
+    assert len(found) <= 60
+
+
+def test_every_path_of_the_kernels_is_checked():
+    pytest.importorskip("triton")
+    from self_check_kernels import kernels
+
+    found = [launch for launch, _ in kernels("sm_90").values()]
+
+    def values(kernel, *names):
+        arguments = [it.arguments for it in found if it.name == kernel]
+        return {tuple(it[name] for name in names) for it in arguments}
+
+    for kernel in ("forward", "key_gradients", "query_gradients"):
+        pairs = {(False, False), (True, False), (True, True)}
+        assert values(kernel, "LISTS", "POSITIONS") == pairs
+        assert values(kernel, "AFFINE") >= {("line",), ("tau",), ("table",)}
+        assert values(kernel, "CAUSAL", "WINDOW") == {(a, b) for a in (0, 1) for b in (0, 1)}
+        assert values(kernel, "UNIT") == {(1,), (8,)}
+        assert values(kernel, "BLOCK_D") == {(64,), (128,), (256,)}
+    assert values("split", "ROWS") == {(16,), (32,), (64,), (128,)}
+    assert values("split", "POSITIONS", "KEY_MASK") == {(False, False), (True, True)}
+
+
+def nan_of_hidden_keys(call, _):
+    mask = call.visibility.key_mask
+    if mask is None:
+        return tiled.attention(call)
+    # As a kernel that only gives hidden keys the weight zero.
+    value = call.value.where(mask[:, None, :, None], call.value * 0)
+    out, lse = tiled.attention(replace(call, value=call.value.nan_to_num()))
+    return out + value.sum(2, keepdim=True) * 0, lse
+
+
+def test_nan_of_hidden_keys_that_leaks_is_found():
+    outcome = check(
+        broken(nan_of_hidden_keys), "cpu", [BY_NAME["documents, mask, window and sinks"]]
+    )
+    assert not outcome.passed
+    assert "output" in {it.tensor for it in outcome.differences}

@@ -68,6 +68,12 @@ def test_on_cpus_only_the_interpreter_runs_it():
 
 
 @needs_triton
+def test_interpreted_kernels_are_not_trusted_for_gpus(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert "unset it" in sia.unavailable_backends("cuda")["triton"]
+
+
+@needs_triton
 def test_the_interpreter_must_be_set_before_triton_is_imported():
     script = (
         "import os, triton, scale_invariant_attention as sia; "

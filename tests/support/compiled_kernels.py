@@ -37,8 +37,8 @@ TARGETS = {
     "sm_100": (GPUTarget("cuda", 100, 32), Device("cuda", 100, 148)),
     "gfx942": (GPUTarget("hip", "gfx942", 64), Device("hip", 0, 304)),
 }
-# Shared memory of a block, in bytes.
-SHARED = {"sm_80": 163 * 1024, "sm_90": 227 * 1024, "sm_100": 227 * 1024, "gfx942": 64 * 1024}
+# Shared memory of a block, in bytes. Consumer cards share tiles with sm_80, and have 99 KiB.
+ALLOWED = {"sm_80": 99 * 1024, "sm_90": 227 * 1024, "sm_100": 227 * 1024, "gfx942": 64 * 1024}
 POINTERS = {
     torch.bfloat16: "*bf16",
     torch.float16: "*fp16",

@@ -18,18 +18,19 @@ import torch
 from compiled_kernels import Launch, binary_of, recorded_launches
 
 from scale_invariant_attention.attention import _triton_launch
-from scale_invariant_attention.attention.self_check import CONTRACTS, SINGLE, Contract, Problem
+from scale_invariant_attention.attention.self_check import CONTRACTS, Contract, Problem, dtype_of
 
 
 def launches(contract: Contract, precision: str, target: str) -> list[Launch]:
     """All launches of one contract, recorded and not run."""
-    dtype = torch.float32 if precision == SINGLE else torch.bfloat16
+    dtype = dtype_of(precision, torch.device("cpu"))
     problem = Problem.draw(contract, torch.device("cpu"), dtype)
     call = problem.call(problem.leaves(dtype))
     with torch.no_grad(), recorded_launches(target) as recorded:
         out, lse = _triton_launch.forward(call)
-        zeros = torch.zeros_like(out), torch.zeros_like(lse)
-        _triton_launch.backward(call, out, lse, *zeros, contract.learned is not None)
+        if contract.gradients:
+            zeros = torch.zeros_like(out), torch.zeros_like(lse)
+            _triton_launch.backward(call, out, lse, *zeros, contract.learned is not None)
     return recorded
 
 

@@ -185,6 +185,59 @@ def logits_that_are_not_numbers_give_nan():
         assert out.isnan().all()
 
 
+def a_bias_that_is_not_a_number_gives_nan():
+    for queries in (3, LENGTH):
+        query, key, value = (t[:, :, -queries:] for t in leaves())
+        tables = [torch.ones(LENGTH), -torch.arange(LENGTH) / 8.0]
+        tables[1][1] = torch.nan
+        affine = sia.DistanceAffine(*(t.requires_grad_() for t in tables))
+        given = {}
+        for backend in ("reference", "triton"):
+            out = sia.distance_affine_attention(query, key, value, affine, backend=backend)
+            grads = torch.autograd.grad(out.sum(), (query, key, value, *tables))
+            given[backend] = [out.isnan(), *(grad.isnan() for grad in grads)]
+        assert given["reference"][0][:, :, 1:].all()
+        for ours, right in zip(given["triton"], given["reference"], strict=True):
+            assert torch.equal(ours, right)
+
+
+def the_lowest_bias_is_not_a_mask():
+    """Finite, though it overflows in base 2; with it, whole blocks weigh nothing."""
+    lowest = torch.finfo(torch.float32).min
+    query, key, value = torch.randn(3, 1, 2, 160, 16).unbind()
+    for queries in (3, 160):
+        for hidden in (20, 0):
+            bias = torch.zeros(160)
+            bias[hidden:] = lowest
+            affine = sia.DistanceAffine(torch.ones(160), bias)
+            out, right = (
+                sia.distance_affine_attention(
+                    query[:, :, -queries:], key, value, affine, backend=backend
+                )
+                for backend in ("triton", "reference")
+            )
+            if hidden == 0 and queries == 3:
+                # Parts of the cache of different sizes have the same log-sum-exp.
+                assert out.isfinite().all()
+                continue
+            if hidden == 0:
+                # All logits are alike.
+                right = (value.cumsum(2) / torch.arange(1, 161).view(-1, 1))[:, :, -queries:]
+            torch.testing.assert_close(out, right)
+
+
+def logits_that_overflow_to_minus_infinity_weigh_nothing():
+    query, value = torch.full((1, 1, 160, 16), 1e20), torch.randn(1, 1, 160, 16)
+    key = torch.full((1, 1, 160, 16), 1e-21)
+    key[:, :, :64] = -1e20
+    out, right = (
+        sia.scale_invariant_attention(query, key, value, backend=backend)
+        for backend in ("triton", "reference")
+    )
+    torch.testing.assert_close(out[:, :, 64:], right[:, :, 64:])
+    assert out[:, :, 64:].isfinite().all()
+
+
 def extreme_settings():
     inputs = [t.detach() for t in leaves()]
     for tau in (1e-50, 1e300):
@@ -235,6 +288,28 @@ def tables_longer_than_the_call_get_zeros():
     gain = torch.ones(100)
     within_budget(contract(40, 40, gain=gain, bias=torch.zeros(2, 100)))
     within_budget(contract(40, 30, gain=gain, bias=torch.zeros(100), is_causal=False))
+
+
+def tables_of_any_dtype_get_gradients():
+    query, key, value = (t.detach() for t in leaves())
+    for shape in ((LENGTH,), (4, LENGTH)):
+        for dtypes in ((torch.float64, torch.float64), (torch.float64, torch.float32)):
+            gain, bias = (torch.ones(shape, dtype=dtype) for dtype in dtypes)
+            tables = [gain.requires_grad_(), bias.requires_grad_()]
+            affine = sia.DistanceAffine(*tables)
+            ours, right = (
+                torch.autograd.grad(
+                    sia.distance_affine_attention(query, key, value, affine, backend=backend)
+                    .square()
+                    .sum(),
+                    tables,
+                )
+                for backend in ("triton", "reference")
+            )
+            for grad, expected, table in zip(ours, right, tables, strict=True):
+                torch.testing.assert_close(grad, expected, rtol=1e-4, atol=1e-5)
+                assert grad.dtype == table.dtype
+                assert grad.stride() == table.stride()
 
 
 def tables_get_gradients_whatever_the_positions():
@@ -368,6 +443,15 @@ def layouts():
     assert torch.isfinite(grad).all()
 
 
+def rows_too_far_apart_are_copied():
+    near = torch.randn(1, 2, 4, 8)
+    strides = (8, 8, _triton_plan.FARTHEST_ROW, 1)
+    far = torch.empty_strided(near.shape, strides, device="meta")
+    with mock.patch.object(torch.Tensor, "contiguous", lambda tensor: "copied"):
+        assert _triton_plan.rows_in_order(near) is near
+        assert _triton_plan.rows_in_order(far) == "copied"
+
+
 def few_queries_against_a_long_cache():
     for queries, keys, processors, settings in (
         (1, 700, 8, {}),
@@ -423,6 +507,9 @@ CASES = {
         an_overflowed_gradient_is_not_lost,
         nan_does_not_change_the_order_of_sums,
         logits_that_are_not_numbers_give_nan,
+        a_bias_that_is_not_a_number_gives_nan,
+        the_lowest_bias_is_not_a_mask,
+        logits_that_overflow_to_minus_infinity_weigh_nothing,
         extreme_settings,
     ),
     "sizes": (
@@ -430,6 +517,7 @@ CASES = {
         too_large_calls_are_refused,
         a_scale_of_zero_has_gradients,
         tables_longer_than_the_call_get_zeros,
+        tables_of_any_dtype_get_gradients,
         tables_get_gradients_whatever_the_positions,
         a_nan_row_spoils_only_the_distances_it_sees,
         nothing_is_added_atomically,
@@ -441,6 +529,7 @@ CASES = {
         autocast,
         checkpointing,
         layouts,
+        rows_too_far_apart_are_copied,
     ),
     "decode": (
         few_queries_against_a_long_cache,

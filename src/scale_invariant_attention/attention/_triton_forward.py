@@ -134,10 +134,8 @@ def _tiles(
         else:
             x = logits(scores, gain, bias)
         risen = tl.maximum(highest, tl.max(x, 1))
-        base = risen
-        if MASK:
-            # If no key was visible so far, -inf - -inf would be NaN.
-            base = tl.where(risen == float("-inf"), 0.0, risen)
+        # If no key was visible so far, or all logits overflowed, -inf - -inf would be NaN.
+        base = tl.where(risen == float("-inf"), 0.0, risen)
         weights = tl.exp2(x - base[:, None])
         shrink = tl.exp2(highest - base)
         total = total * shrink + tl.sum(weights, 1)

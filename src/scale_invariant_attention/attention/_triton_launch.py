@@ -344,7 +344,12 @@ def _table_gradients(plan: Plan, by_offset: Tensor, zero: int) -> tuple[Tensor, 
     length = gain.shape[1]
     by_distance = F.pad(by_distance, (0, max(0, length - by_distance.shape[2])))[:, :, :length]
     of_gain, of_bias = by_distance.unbind(1)
-    return fold(of_gain, gain).to(gain.dtype), fold(of_bias, bias).to(bias.dtype)
+    return _as_table(of_gain, gain), _as_table(of_bias, bias)
+
+
+def _as_table(by_head: Tensor, table: Tensor) -> Tensor:
+    """A gradient by head as that of a table, in memory of its own."""
+    return torch.empty_like(table).copy_(fold(by_head, table))
 
 
 def _whole_blocks(length: int) -> int:

@@ -22,6 +22,8 @@ MARGIN = 256
 # half-precision tensor. The kernels then know that rows are aligned, whatever the length.
 ALIGNED = 8
 FAR = 2**30
+# Kernels compute addresses within a tile of at most 128 rows in 32 bits.
+FARTHEST_ROW = 2**31 // 128
 
 
 @dataclass(frozen=True)
@@ -411,8 +413,9 @@ def _padded(size: int) -> int:
 
 
 def rows_in_order(tensor: Tensor) -> Tensor:
-    """The tensor, copied if its columns are not contiguous."""
-    return tensor if tensor.stride(3) == 1 else tensor.contiguous()
+    """The tensor, copied if its columns are not contiguous, or its rows too far apart."""
+    is_near = tensor.stride(2) < FARTHEST_ROW
+    return tensor if tensor.stride(3) == 1 and is_near else tensor.contiguous()
 
 
 def row_stride(tensor: Tensor | None) -> int:

@@ -163,8 +163,11 @@ def line_kernel(
         bias = tl.load(biases + head * bias_row + known, mask=inside, other=0.0).to(tl.float64)
     at = (head * size + index) * 2
     log2_e = 1.4426950408889634
+    # Finite in base 2 if it is finite: only -inf hides a distance.
+    scaled = bias * log2_e
+    scaled = tl.where((scaled < -3e38) & (bias != float("-inf")), -3e38, scaled)
     tl.store(line + at, (gain * scale * log2_e).to(tl.float32), mask=inside)
-    tl.store(line + at + 1, (bias * log2_e).to(tl.float32), mask=inside)
+    tl.store(line + at + 1, scaled.to(tl.float32), mask=inside)
     if SLOPES:
         slope = -t / (tau * (t + tau))
         tl.store(slope_line + at, (slope / gain * scale).to(tl.float32), mask=inside)

@@ -10,19 +10,31 @@ import triton.language as tl
 
 
 @triton.jit
-def product(a, b, PRECISION: tl.constexpr, WIDE: tl.constexpr):
-    """``a @ b`` in float32."""
+def _factor(x, PRECISION: tl.constexpr, WIDE: tl.constexpr):
+    """A factor of a product as the device can multiply it."""
     if WIDE:
         # The interpreter multiplies the bit patterns of bfloat16.
-        a, b = a.to(tl.float32), b.to(tl.float32)
+        return x.to(tl.float32)
+    if PRECISION == "tf32":
+        # Tensor cores drop the low bits of float32, which would make all results too small.
+        bits = tl.inline_asm_elementwise(
+            "cvt.rna.tf32.f32 $0, $1;", "=r,f", [x], dtype=tl.int32, is_pure=True, pack=1
+        )
+        return bits.to(tl.float32, bitcast=True)
+    return x
+
+
+@triton.jit
+def product(a, b, PRECISION: tl.constexpr, WIDE: tl.constexpr):
+    """``a @ b`` in float32."""
+    a, b = _factor(a, PRECISION, WIDE), _factor(b, PRECISION, WIDE)
     return tl.dot(a, b, input_precision=PRECISION)
 
 
 @triton.jit
 def add_product(total, a, b, PRECISION: tl.constexpr, WIDE: tl.constexpr):
     """``total + a @ b`` in float32."""
-    if WIDE:
-        a, b = a.to(tl.float32), b.to(tl.float32)
+    a, b = _factor(a, PRECISION, WIDE), _factor(b, PRECISION, WIDE)
     return tl.dot(a, b, total, input_precision=PRECISION)
 
 
@@ -192,8 +204,8 @@ def visible(
     KEY_MASK: tl.constexpr,
 ):
     """Which pairs of a tile are visible."""
-    # A bias of -inf hides a distance.
-    seen = is_key & (bias > float("-inf"))
+    # A bias of -inf hides a distance; one of NaN does not.
+    seen = is_key & (bias != float("-inf"))
     if CAUSAL:
         seen = seen & (offset >= 0)
     if WINDOW:

@@ -40,15 +40,17 @@ BATCH, HEADS, LENGTH = 2, 2, 200
 # Long enough for tiles of any size that need no mask.
 LONG = 500
 # Half precision is bfloat16, or float16 on devices without it.
-SINGLE, HALF = "float32", "half"
+SINGLE, HALF, FLOAT16 = "float32", "half", "float16"
 
 
 @dataclass(frozen=True)
 class Contract:
     """One kind of call. `learned` is "tau" or "tables" if these get gradients too.
 
-    Kernels differ by precision, and each is compiled at the first check: most contracts run in one, and
-    share kernels with others.
+    `sequence_first` gives tensors the memory layout ``[B, L, H, D]``. With `hidden_nan`, keys and values
+    that the key mask hides are NaN, which must change nothing. Decoding needs no `gradients`. Kernels
+    differ by precision, and each is compiled at the first check: most contracts run in one, and share
+    kernels with others.
     """
 
     name: str
@@ -61,19 +63,46 @@ class Contract:
     learned: str | None = None
     visibility: Callable[[], Visibility] = Visibility
     precisions: tuple[str, ...] = (HALF,)
+    sequence_first: bool = False
+    hidden_nan: bool = False
+    gradients: bool = True
+
+
+def _packed(length: int = LONG, document: int = 450, window: int = 600) -> Visibility:
+    """Documents, padding, sinks and a window, with default positions."""
+    documents = torch.arange(length) // document
+    return Visibility(
+        query_documents=documents,
+        key_documents=documents,
+        key_mask=_padding(length),
+        window=window,
+        sinks=2,
+    )
+
+
+def _padding(length: int) -> Tensor:
+    """Some keys at the start of the first row are hidden."""
+    return torch.arange(length).expand(BATCH, -1) >= torch.tensor([[7], [0]])
+
+
+def _padded_cache(queries: int, keys: int) -> Visibility:
+    """The last queries of a cache whose positions begin after its padding."""
+    positions = torch.arange(keys).expand(BATCH, -1) - torch.tensor([[7], [0]])
+    return Visibility(
+        query_positions=positions[:, -queries:], key_positions=positions, key_mask=_padding(keys)
+    )
 
 
 def _scattered(length: int = LENGTH, document: int = 90, window: int = 40) -> Visibility:
     """Positions with gaps, documents, padding, sinks and a window; some queries see nothing."""
     positions = torch.arange(length) * 3 // 2
     documents = torch.arange(length) // document
-    mask = torch.arange(length).expand(BATCH, -1) >= torch.tensor([[7], [0]])
     return Visibility(
         query_positions=positions,
         key_positions=positions,
         query_documents=documents,
         key_documents=documents,
-        key_mask=mask,
+        key_mask=_padding(length),
         window=window,
         sinks=2,
     )
@@ -88,8 +117,19 @@ CONTRACTS = (
         "grouped heads, fewer queries than keys, not causal",
         heads=4,
         queries=70,
-        value_dim=40,
+        # Rows that are not aligned.
+        value_dim=36,
         visibility=lambda: Visibility(is_causal=False),
+    ),
+    Contract(
+        "documents, mask, window and sinks",
+        queries=LONG,
+        keys=LONG,
+        head_dim=128,
+        value_dim=128,
+        visibility=_packed,
+        sequence_first=True,
+        hidden_nan=True,
     ),
     Contract("positions, documents, mask, window and sinks", visibility=_scattered),
     # The same kernels: here some of the listed tiles need no mask.
@@ -99,10 +139,41 @@ CONTRACTS = (
         keys=LONG,
         visibility=lambda: _scattered(LONG, document=450, window=600),
     ),
+    Contract("heads of 256", head_dim=256, value_dim=256, precisions=(FLOAT16,)),
     Contract("decode, one query", heads=4, key_heads=1, queries=1, keys=1500),
+    Contract(
+        "decode, 20 rows, padded cache",
+        heads=4,
+        key_heads=1,
+        queries=5,
+        keys=700,
+        head_dim=60,
+        visibility=lambda: _padded_cache(5, 700),
+        precisions=(SINGLE,),
+        hidden_nan=True,
+        gradients=False,
+    ),
+    Contract(
+        "decode, 60 rows, window",
+        heads=4,
+        key_heads=1,
+        queries=15,
+        keys=700,
+        head_dim=128,
+        value_dim=128,
+        visibility=lambda: Visibility(window=300),
+        gradients=False,
+    ),
+    Contract("decode, 100 rows", heads=4, key_heads=1, queries=25, keys=700, gradients=False),
     Contract("learned tau", learned="tau"),
     Contract("learned tau, explicit positions", learned="tau", visibility=_scattered),
     Contract("learned tables", learned="tables", precisions=(SINGLE,)),
+    Contract(
+        "learned tables, not causal, window",
+        learned="tables",
+        visibility=lambda: Visibility(is_causal=False, window=70),
+        precisions=(SINGLE,),
+    ),
     Contract(
         "learned tables, explicit positions",
         learned="tables",
@@ -247,8 +318,8 @@ def _differences(
 
 def dtype_of(precision: str, device: torch.device) -> torch.dtype:
     """The dtype of a precision on a device."""
-    if precision == SINGLE:
-        return torch.float32
+    if precision in (SINGLE, FLOAT16):
+        return torch.float32 if precision == SINGLE else torch.float16
     if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         return torch.float16
     return torch.bfloat16
@@ -284,6 +355,7 @@ class Problem:
     grad_out: Tensor
     grad_lse: Tensor
     dtype: torch.dtype
+    contract: Contract
 
     @classmethod
     def draw(cls, contract: Contract, device: torch.device, dtype: torch.dtype) -> "Problem":
@@ -299,6 +371,11 @@ class Problem:
         key = normal(BATCH, contract.key_heads, keys, contract.head_dim)
         value = normal(BATCH, contract.key_heads, keys, contract.value_dim)
         numbers = {"query": query.to(dtype), "key": key.to(dtype), "value": value.to(dtype)}
+        if contract.sequence_first:
+            numbers = {
+                name: tensor.transpose(1, 2).contiguous().transpose(1, 2)
+                for name, tensor in numbers.items()
+            }
         if contract.learned == "tau":
             numbers["tau"] = torch.linspace(3, 30, contract.heads, device="cpu")
         elif contract.learned == "tables":
@@ -311,6 +388,7 @@ class Problem:
             normal(BATCH, contract.heads, queries, contract.value_dim).to(dtype).to(device),
             normal(BATCH, contract.heads, queries).float().to(device),
             dtype,
+            contract,
         )
 
     def leaves(self, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -335,8 +413,14 @@ class Problem:
         self, attention: Callable[[AttentionCall], tuple[Any, ...]], dtype: torch.dtype
     ) -> dict[str, Tensor]:
         """Output, log-sum-exp and all gradients."""
-        leaves = self.leaves(dtype)
+        return self._results(attention, self.leaves(dtype))
+
+    def _results(
+        self, attention: Callable[[AttentionCall], tuple[Any, ...]], leaves: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
         out, lse = attention(self.call(leaves))[:2]
+        if not self.contract.gradients:
+            return {"output": out.detach(), "log-sum-exp": lse.detach()}
         # The log-sum-exp of a row that sees no key is -inf for any inputs.
         grad_lse = self.grad_lse.to(lse.dtype).masked_fill(lse == -torch.inf, 0)
         grads = torch.autograd.grad(
@@ -346,8 +430,15 @@ class Problem:
         return {"output": out.detach(), "log-sum-exp": lse.detach(), **named}
 
     def results_of(self, backend: "Backend") -> dict[str, Tensor]:
-        """The results of a backend in the dtype of the problem."""
-        return self.results(lambda call: backend.attention(call, True), self.dtype)
+        """The results of a backend in the dtype of the problem, with NaN where nothing sees it."""
+        leaves = self.leaves(self.dtype)
+        if self.contract.hidden_nan:
+            mask = self.visibility.key_mask
+            assert mask is not None
+            with torch.no_grad():
+                for name in ("key", "value"):
+                    leaves[name].masked_fill_(~mask[:, None, :, None], torch.nan)
+        return self._results(lambda call: backend.attention(call, True), leaves)
 
     def tau_rounding(self) -> float:
         """Rounding of the sum over all pairs that makes up the gradient of tau.

@@ -30,7 +30,19 @@ def unavailable_reason(device: torch.device) -> str | None:
         return f"Triton compiles for cuda devices, not for {device.type}"
     if not INSTALLED:
         return "Triton is not installed: pip install 'scale-invariant-attention[triton]'"
-    return _interpreter_reason() if device.type == "cpu" else None
+    if device.type == "cpu":
+        return _interpreter_reason()
+    return _compiler_reason()
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _compiler_reason() -> str | None:
+    """Why Triton does not compile for GPUs in this process."""
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        return (
+            "with TRITON_INTERPRET=1, Triton interprets kernels instead of compiling them; unset it"
+        )
+    return None
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

@@ -85,19 +85,32 @@ def _sources() -> str:
     return digest.hexdigest()[:16]
 
 
+@dataclass(frozen=True)
+class Kept:
+    """An outcome, and when this process got to know it."""
+
+    outcome: Outcome
+    since: float
+
+    @property
+    def counts(self) -> bool:
+        """Whether it still counts: one without an answer expires."""
+        return self.outcome.problem is None or monotonic() - self.since < PROBLEM_SECONDS
+
+
 class Outcomes:
     """The outcomes known to this process, and those on the disk."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._by_device: dict[tuple[Backend, torch.device, str], Outcome] = {}
-        self._by_subject: dict[tuple[Backend, Subject], Outcome] = {}
+        self._by_device: dict[tuple[Backend, torch.device, str], Kept] = {}
+        self._by_subject: dict[tuple[Backend, Subject], Kept] = {}
 
     def known(self, backend: "Backend", device: torch.device) -> Outcome | None:
         """An earlier outcome, of this process or of another one; never runs a check."""
-        outcome = self._by_device.get((backend, device, float32_precision()))
-        if outcome is not None:
-            return outcome
+        kept = self._by_device.get((backend, device, float32_precision()))
+        if kept is not None and kept.counts:
+            return kept.outcome
         with self._lock:
             return self._look_up(backend, device)
 
@@ -118,7 +131,8 @@ class Outcomes:
 
     def _look_up(self, backend: "Backend", device: torch.device) -> Outcome | None:
         subject = Subject.of(backend, device)
-        outcome = self._by_subject.get((backend, subject)) or read_outcome(subject)
+        kept = self._by_subject.get((backend, subject))
+        outcome = kept.outcome if kept is not None and kept.counts else read_outcome(subject)
         return None if outcome is None else self._keep(backend, device, subject, outcome)
 
     def _check(self, backend: "Backend", device: torch.device) -> Outcome:
@@ -133,8 +147,9 @@ class Outcomes:
     def _keep(
         self, backend: "Backend", device: torch.device, subject: Subject, outcome: Outcome
     ) -> Outcome:
-        self._by_device[backend, device, subject.float32_precision] = outcome
-        self._by_subject[backend, subject] = outcome
+        kept = Kept(outcome, monotonic())
+        self._by_device[backend, device, subject.float32_precision] = kept
+        self._by_subject[backend, subject] = kept
         if not outcome.passed:
             warnings.warn(_warning(subject, outcome), RuntimeWarning, stacklevel=2)
         return outcome
@@ -154,6 +169,8 @@ def check_here() -> None:
     name, device, precision = sys.argv[1:]
     torch.backends.cuda.matmul.fp32_precision = precision
     backend, place = BACKENDS[name], torch.device(device)
+    if place.type == "cuda":
+        torch.cuda.set_device(place)
     compiling = compile_kernels(backend, place)
     outcome = replace(check(backend, place), compile_seconds=compiling)
     document = {"subject": asdict(Subject.of(backend, place)), "outcome": outcome.as_json()}
@@ -170,7 +187,8 @@ def compile_kernels(
     start = monotonic()
 
     def run(contract: Contract, precision: str) -> None:
-        with suppress(Exception):
+        # Backward in this thread: otherwise all backward kernels of a GPU would share one.
+        with suppress(Exception), torch.autograd.set_multithreading_enabled(False):
             dtype = dtype_of(precision, device)
             Problem.draw(contract, device, dtype).results_of(backend)
 
