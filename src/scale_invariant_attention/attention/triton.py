@@ -30,9 +30,8 @@ def unavailable_reason(device: torch.device) -> str | None:
         return f"Triton compiles for cuda devices, not for {device.type}"
     if not INSTALLED:
         return "Triton is not installed: pip install 'scale-invariant-attention[triton]'"
-    if device.type == "cpu":
-        return _interpreter_reason()
-    return _compiler_reason()
+    reason: str | None = _interpreter_reason() if device.type == "cpu" else _compiler_reason()
+    return reason
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
