@@ -309,14 +309,19 @@ def write_page(
     output: Annotated[Path, Option("--output", "-o", help="The page.")] = Path("REPRODUCTION.md"),
     figures: Annotated[Path, Option(help="Folder for its figures.")] = Path("docs"),
     readme: Annotated[
-        Path | None, Option(help="Also update the section of this page that shows the results.")
+        Path | None, Option(help="Also update the sections of this page that show results.")
     ] = None,
 ) -> None:
     """Write REPRODUCTION.md and its figures from the records that there are."""
     with plain_errors(ImportError):
         from ..files import check_writable, replace_file
         from ..lab.reporting.evidence import Evidence
-        from ..lab.reporting.reproduction import page_and_figures, readme_results, with_section
+        from ..lab.reporting.reproduction import (
+            page_and_figures,
+            readme_extensions,
+            readme_results,
+            with_section,
+        )
 
         evidence = Evidence.read(results)
         check_writable(figures)
@@ -328,7 +333,9 @@ def write_page(
         if readme is not None:
             figures_at = Path(os.path.relpath(figures, readme.parent)).as_posix()
             section = readme_results(evidence, figures_at=figures_at)
-            replace_file(readme, with_section(readme.read_text(), section).encode())
+            shown = with_section(readme.read_text(), "results", section)
+            shown = with_section(shown, "extensions", readme_extensions(evidence))
+            replace_file(readme, shown.encode())
     Page().line(str(output))
 
 

@@ -8,6 +8,7 @@ from scale_invariant_attention.lab.reporting._extension import (
     COST,
     cheap_and_lowest,
     extension_section,
+    extension_summary,
     goals,
     lowest,
 )
@@ -180,3 +181,12 @@ def test_nothing_is_shown_without_records():
     whole, _ = page_and_figures(Evidence(Size("mini", main), extensions=Extensions(losses())))
     assert whole.index("## Extending a trained model") < whole.index("## The paper's scale")
     assert "### Repeated strings" not in whole and "How rotary and tau" not in whole
+
+
+def test_the_readme_compares_with_yarn_at_the_ends():
+    shown = extension_summary(Extensions(losses()))
+    assert "| loss | Llama, 1x | Llama, 16x | Qwen 3, 1x |" in shown
+    assert lines(shown, "| YaRN |") == ["| YaRN |" + " 1.200 | 2.000 |" * 3]
+    assert lines(shown, "| the transform |") == ["| the transform |" + " 1.230 | 1.510 |" * 3]
+    assert "mean over 3 seeds" in shown
+    assert extension_summary(Extensions()) == ""

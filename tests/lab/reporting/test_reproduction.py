@@ -115,4 +115,4 @@ def test_without_our_scheme_there_is_no_page():
 @pytest.mark.parametrize("page", ["", "<!-- results -->", "<!-- results -->" * 2])
 def test_a_page_without_marks_has_no_place_for_results(page):
     with pytest.raises(ValueError, match="must contain <!-- results --> and"):
-        with_section(page, "new")
+        with_section(page, "results", "new")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..records import Record
 from ..seeds import SeedRow, Spread
-from ..tables import Best, Table, length_table, markdown
+from ..tables import Best, Cell, Row, Table, length_table, markdown
 from ._summary import DECISIVE, paired
 from .evidence import Extensions
 from .pages import render
@@ -66,6 +66,45 @@ def extension_section(found: Extensions) -> str:
             "examples": found.needles[0].measured("needles").lengths[0].examples,
         },
         choice=_choice(found.choices),
+    )
+
+
+def extension_summary(found: Extensions) -> str:
+    """The recommended extension against YaRN, as the README shows it; empty without records."""
+    from ..experiments.extension import AS_TRAINED, LENGTHS, YARN, recommended
+
+    shown = (LENGTHS[0], LENGTHS[-1])
+
+    def cells(share: float, variant: Callable[[str], str]) -> list[Cell]:
+        means: list[str] = []
+        for family in FAMILY_TITLES:
+            seeds = {
+                it.seed: it.losses_by_length()
+                for it in found.losses
+                if it.config.share == share
+                and (it.config.family, it.config.variant) == (family, variant(family))
+            }
+            spreads = SeedRow(family, seeds).spreads
+            means += [f"{spreads[n].mean:.3f}" if n in spreads else "" for n in shown]
+        return [Cell(it) for it in means]
+
+    fixed, by_length = YARN
+    rows = [
+        Row("as trained", cells(0.0, lambda family: AS_TRAINED)),
+        Row("YaRN", cells(0.0, lambda family: by_length)),
+        Row("the transform", cells(0.0, lambda family: recommended(family, 0.0))),
+        Row("YaRN, fine-tuned", cells(0.1, lambda family: fixed)),
+        Row("the transform, fine-tuned", cells(0.1, lambda family: recommended(family, 0.1))),
+    ]
+    if not any(cell.text for row in rows for cell in row.cells):
+        return ""
+    multiples = [length // LENGTHS[0] for length in shown]
+    header = [f"{title}, {it}x" for title in FAMILY_TITLES.values() for it in multiples]
+    return render(
+        "readme_extension.md",
+        table=markdown(Table(["loss", *header], rows)),
+        config=found.losses[0].config,
+        seeds=len({it.seed for it in found.losses}),
     )
 
 

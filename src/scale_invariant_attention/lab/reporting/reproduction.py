@@ -23,7 +23,7 @@ from ..seeds import (
 from ..tables import length_table, markdown
 from . import _summary, paper
 from ._claims import CONVERSION_CLAIMS, NEEDLE_CLAIMS, STUDENT, judged
-from ._extension import extension_section
+from ._extension import extension_section, extension_summary
 from ._summary import RECOMMENDED
 from .attention_figures import heads_figure
 from .drawing import as_png, title_of
@@ -113,15 +113,20 @@ def readme_results(evidence: Evidence, *, figures_at: str) -> str:
     return unbroken(_summary.readme_section(sizes, figure=HEADLINE_FIGURE, figures_at=figures_at))
 
 
-def with_section(page: str, section: str) -> str:
+def readme_extensions(evidence: Evidence) -> str:
+    """The README's section on extended models."""
+    return unbroken(extension_summary(evidence.extensions))
+
+
+def with_section(page: str, name: str, section: str) -> str:
     """A page with the text between its two marks replaced.
 
-    >>> with_section("a <!-- results --> old <!-- end of results --> b", "new")
+    >>> with_section("a <!-- results --> old <!-- end of results --> b", "results", "new")
     'a <!-- results -->\\n\\nnew\\n<!-- end of results --> b'
     """
-    start, end = "<!-- results -->", "<!-- end of results -->"
+    start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
     if page.count(start) != 1 or page.count(end) != 1:
-        raise ValueError(f"the page must contain {start} and {end} once each, around its results")
+        raise ValueError(f"the page must contain {start} and {end} once each, around its {name}")
     before, _, rest = page.partition(start)
     return f"{before}{start}\n\n{section}\n{end}{rest.partition(end)[2]}"
 
