@@ -7,14 +7,14 @@ import torch
 from backend_names import needs_kernels
 
 from scale_invariant_attention.attention import numerics, reference, self_check, tiled
-from scale_invariant_attention.attention.backends import BACKENDS, Backend
-from scale_invariant_attention.attention.self_check import (
+from scale_invariant_attention.attention._self_check_contracts import (
     CONTRACTS,
     FLOAT16,
     HALF,
     SINGLE,
-    check,
 )
+from scale_invariant_attention.attention.backends import BACKENDS, Backend
+from scale_invariant_attention.attention.self_check import check
 from scale_invariant_attention.attention.visibility import BlockMap
 
 BY_NAME = {contract.name: contract for contract in CONTRACTS}
@@ -181,7 +181,7 @@ def test_contracts_cover_what_users_call():
     assert any(c.heads > c.key_heads for c in CONTRACTS)
     # Several tiles of 64, and not a whole number of them.
     assert all(c.keys > 128 and c.keys % 16 for c in CONTRACTS if c.queries > 1)
-    assert len(self_check.CONTRACTS) == len(BY_NAME)
+    assert len(CONTRACTS) == len(BY_NAME)
 
 
 def test_tf32_keeps_ten_bits():

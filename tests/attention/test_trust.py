@@ -203,24 +203,6 @@ def test_an_exception_counts_for_processes_that_start_together_only(install, que
     assert chosen(query) == "new"
 
 
-def test_within_a_process_an_exception_counts_as_long(install, query, folder, monkeypatch):
-    def full(call, _):
-        raise torch.OutOfMemoryError("no room")
-
-    kernel = install(Kernel())
-    backends.BACKENDS["new"] = replace(kernel.as_backend(), attention=full)
-    with pytest.warns(RuntimeWarning, match="OutOfMemoryError: no room"):
-        assert chosen(query) in ("cpu", "tiled")
-    assert chosen(query) in ("cpu", "tiled")
-    # Much later, there is room.
-    now = trust.monotonic()
-    monkeypatch.setattr(trust, "monotonic", lambda: now + trust.PROBLEM_SECONDS + 1)
-    (path,) = folder.iterdir()
-    path.unlink()
-    with pytest.warns(RuntimeWarning, match="OutOfMemoryError: no room"):
-        assert chosen(query) in ("cpu", "tiled")
-
-
 def test_another_precision_of_products_is_checked_on_its_own(install, query, monkeypatch):
     kernel = install(Kernel())
     assert chosen(query) == "new"

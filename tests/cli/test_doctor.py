@@ -8,8 +8,8 @@ import torch
 from typer.testing import CliRunner
 
 from scale_invariant_attention.attention import cpu_library, reference, self_check, tiled, trust
+from scale_invariant_attention.attention._self_check_contracts import CONTRACTS
 from scale_invariant_attention.attention.backends import BACKENDS, Backend
-from scale_invariant_attention.attention.self_check import CONTRACTS
 from scale_invariant_attention.cli import app
 from scale_invariant_attention.lab import doctor as check_up
 
@@ -56,7 +56,9 @@ def test_optional_packages_are_listed_with_their_versions_or_how_to_install_them
     lines = doctor().output.splitlines()
     assert ["matplotlib", "3.11.0"] in [line.split() for line in lines]
     (line,) = (line for line in lines if line.startswith("transformers"))
-    assert 'not installed; to add it: pip install "scale-invariant-attention[huggingface]"' in line
+    assert 'no: pip install "scale-invariant-attention[huggingface]"' in line
+    # On a terminal of 80 columns, the command can be copied.
+    assert len(line.rstrip()) < 80
     optional = json.loads(doctor("--json").output)["optional"]
     assert optional["matplotlib"] == "3.11.0"
     assert optional["peft"] is None

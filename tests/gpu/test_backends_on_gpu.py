@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import scale_invariant_attention as sia
+from scale_invariant_attention.attention._self_check_contracts import CONTRACTS, HALF, SINGLE
 from scale_invariant_attention.attention.backends import BACKENDS
-from scale_invariant_attention.attention.self_check import CONTRACTS, HALF, SINGLE, check
+from scale_invariant_attention.attention.self_check import check
 
 SECONDS = 2.0
 

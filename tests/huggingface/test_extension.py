@@ -1,6 +1,7 @@
 """Extending a model: losses, the choice on held-out text, what is saved, resuming, refusals."""
 
 import json
+import shutil
 import warnings
 from itertools import pairwise
 from pathlib import Path
@@ -114,6 +115,17 @@ def test_a_mean_is_given_on_request(tmp_path):
     options = {**OPTIONS, "rotaries": ("own",), "taus": (10.0,), "with_mean": True}
     model, _ = huggingface.extend(tiny("qwen3"), None, sample(), tmp_path, **options)
     assert len(model.config.scale_invariant_attention["calibration"]["mean"]) == 2
+
+
+def test_what_an_earlier_version_recorded_is_measured_again(extended, tmp_path):
+    _, whole, folder = extended
+    shutil.copytree(folder, tmp_path / "old")
+    path = tmp_path / "old" / "extension.json"
+    record = json.loads(path.read_text())
+    del record["losses"]["before"]["by_stretch"]
+    path.write_text(json.dumps(record))
+    _, found = huggingface.extend(tiny(), None, sample(), tmp_path / "old", **OPTIONS)
+    assert found.before == whole.before
 
 
 def test_an_interrupted_extension_resumes(extended, tmp_path):

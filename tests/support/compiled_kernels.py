@@ -32,6 +32,7 @@ from scale_invariant_attention.attention.contract import checked_call
 KERNEL_MODULES = (_triton_forward, _triton_key_gradients, _triton_query_gradients)
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 TARGETS = {
+    "sm_75": (GPUTarget("cuda", 75, 32), Device("cuda", 75, 40)),
     "sm_80": (GPUTarget("cuda", 80, 32), Device("cuda", 80, 108)),
     "sm_90": (GPUTarget("cuda", 90, 32), Device("cuda", 90, 132)),
     "sm_100": (GPUTarget("cuda", 100, 32), Device("cuda", 100, 148)),

@@ -18,7 +18,8 @@ import torch
 from compiled_kernels import Launch, binary_of, recorded_launches
 
 from scale_invariant_attention.attention import _triton_launch
-from scale_invariant_attention.attention.self_check import CONTRACTS, Contract, Problem, dtype_of
+from scale_invariant_attention.attention._self_check_contracts import CONTRACTS, Contract
+from scale_invariant_attention.attention.self_check import Problem, dtype_of
 
 
 def launches(contract: Contract, precision: str, target: str) -> list[Launch]:

@@ -348,7 +348,7 @@ def _table_gradients(plan: Plan, by_offset: Tensor, zero: int) -> tuple[Tensor, 
 
 
 def _as_table(by_head: Tensor, table: Tensor) -> Tensor:
-    """A gradient by head as that of a table, in memory of its own."""
+    """Gradient of a table from gradients by head, in memory of its own."""
     return torch.empty_like(table).copy_(fold(by_head, table))
 
 

@@ -138,11 +138,9 @@ def _device(device: torch.device) -> Device:
     if is_interpreted():
         return Device("interpreter")
     properties = torch.cuda.get_device_properties(device)
-    if torch.version.hip is not None:
-        return Device("hip", 0, properties.multi_processor_count)
-    return Device(
-        "cuda", 10 * properties.major + properties.minor, properties.multi_processor_count
-    )
+    count, capability = properties.multi_processor_count, 10 * properties.major + properties.minor
+    is_hip = torch.version.hip is not None
+    return Device("hip", 0, count) if is_hip else Device("cuda", capability, count)
 
 
 class Plan:
@@ -160,10 +158,8 @@ class Plan:
         self.batch, self.heads, self.query_length, self.head_dim = call.query.shape
         _, self.key_heads, self.key_length, self.value_dim = call.value.shape
         visibility = call.visibility
-        self.by_lists = self.has_positions or any(
-            part is not None for part in (visibility.key_mask, visibility.key_documents)
-        )
-        self.by_lists = self.by_lists or visibility.sinks > 0
+        hides = visibility.key_mask is not None or visibility.key_documents is not None
+        self.by_lists = self.has_positions or hides or visibility.sinks > 0
 
     @property
     def has_positions(self) -> bool:
@@ -310,7 +306,8 @@ class Plan:
     def numerics(self) -> dict[str, Any]:
         """How products and table lookups are computed."""
         narrow = self.query.dtype != torch.float32
-        tf32 = not narrow and self.device.kind == "cuda" and allows_tf32()
+        # TF32 came with Ampere; only NVIDIA devices have a capability.
+        tf32 = not narrow and self.device.capability >= 80 and allows_tf32()
         return {
             "PTX": self.device.kind == "cuda",
             "PRECISION": "tf32" if tf32 else "ieee",

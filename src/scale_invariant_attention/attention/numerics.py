@@ -32,8 +32,10 @@ def float32_precision() -> str:
 
 def multiplies_in_tf32(tensor: Tensor) -> bool:
     """Whether products of a tensor round their factors to TF32."""
-    on_nvidia = tensor.device.type == "cuda" and torch.version.hip is None
-    return on_nvidia and tensor.dtype == torch.float32 and allows_tf32()
+    if tensor.device.type != "cuda" or torch.version.hip is not None:
+        return False
+    since_ampere = torch.cuda.get_device_capability(tensor.device) >= (8, 0)
+    return since_ampere and tensor.dtype == torch.float32 and allows_tf32()
 
 
 def round_to_tf32(tensor: Tensor) -> Tensor:

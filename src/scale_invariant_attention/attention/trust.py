@@ -32,8 +32,9 @@ from torch import Tensor
 
 from ..files import FolderInUseError, cache_folder, locked, replace_file
 from ..provenance import device_name, triton_version
+from ._self_check_contracts import CONTRACTS, Contract
 from .numerics import float32_precision, holds_values
-from .self_check import CONTRACTS, Contract, Outcome, Problem, check, dtype_of
+from .self_check import Outcome, Problem, check, dtype_of
 
 if TYPE_CHECKING:
     from .backends import Backend
@@ -45,8 +46,8 @@ PROGRAM = f"from {__name__} import check_here; check_here()"
 TIMEOUT_SECONDS = 300.0
 POLL_SECONDS = 0.1
 MOST_COMPILERS = 8
-# A check that ended without an answer, perhaps out of memory, counts this long: for processes that start
-# together.
+# A check that ended without an answer, perhaps out of memory, counts this long for other processes, such
+# as those that start together. Its own process keeps it: a check that hangs must not be repeated.
 PROBLEM_SECONDS = 120.0
 
 
@@ -85,32 +86,19 @@ def _sources() -> str:
     return digest.hexdigest()[:16]
 
 
-@dataclass(frozen=True)
-class Kept:
-    """An outcome, and when this process got to know it."""
-
-    outcome: Outcome
-    since: float
-
-    @property
-    def counts(self) -> bool:
-        """Whether it still counts: one without an answer expires."""
-        return self.outcome.problem is None or monotonic() - self.since < PROBLEM_SECONDS
-
-
 class Outcomes:
     """The outcomes known to this process, and those on the disk."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._by_device: dict[tuple[Backend, torch.device, str], Kept] = {}
-        self._by_subject: dict[tuple[Backend, Subject], Kept] = {}
+        self._by_device: dict[tuple[Backend, torch.device, str], Outcome] = {}
+        self._by_subject: dict[tuple[Backend, Subject], Outcome] = {}
 
     def known(self, backend: "Backend", device: torch.device) -> Outcome | None:
         """An earlier outcome, of this process or of another one; never runs a check."""
-        kept = self._by_device.get((backend, device, float32_precision()))
-        if kept is not None and kept.counts:
-            return kept.outcome
+        outcome = self._by_device.get((backend, device, float32_precision()))
+        if outcome is not None:
+            return outcome
         with self._lock:
             return self._look_up(backend, device)
 
@@ -131,8 +119,7 @@ class Outcomes:
 
     def _look_up(self, backend: "Backend", device: torch.device) -> Outcome | None:
         subject = Subject.of(backend, device)
-        kept = self._by_subject.get((backend, subject))
-        outcome = kept.outcome if kept is not None and kept.counts else read_outcome(subject)
+        outcome = self._by_subject.get((backend, subject)) or read_outcome(subject)
         return None if outcome is None else self._keep(backend, device, subject, outcome)
 
     def _check(self, backend: "Backend", device: torch.device) -> Outcome:
@@ -147,9 +134,8 @@ class Outcomes:
     def _keep(
         self, backend: "Backend", device: torch.device, subject: Subject, outcome: Outcome
     ) -> Outcome:
-        kept = Kept(outcome, monotonic())
-        self._by_device[backend, device, subject.float32_precision] = kept
-        self._by_subject[backend, subject] = kept
+        self._by_device[backend, device, subject.float32_precision] = outcome
+        self._by_subject[backend, subject] = outcome
         if not outcome.passed:
             warnings.warn(_warning(subject, outcome), RuntimeWarning, stacklevel=2)
         return outcome

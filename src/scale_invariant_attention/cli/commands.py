@@ -106,7 +106,7 @@ class LazyGroup(TyperGroup):
         return _with_examples(typer.main.get_command(single), cmd_name)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; what it says of refused parameters fits the terminal."""
+        """Run a command, and wrap its usage errors to the terminal."""
         with fitted_usage_errors():
             return super().invoke(ctx)
 

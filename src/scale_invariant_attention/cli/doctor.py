@@ -94,7 +94,7 @@ def _print(machine: "Machine", checks: "Iterable[Check]", thorough: "Sequence[Se
 def _how_to_install(name: str) -> str:
     from ..lab.doctor import OPTIONAL
 
-    return f'not installed; to add it: pip install "{OPTIONAL[name]}"'
+    return f'no: pip install "{OPTIONAL[name]}"'
 
 
 def _seconds(check: "SelfCheck") -> str:

@@ -1,6 +1,5 @@
 """Errors that users can fix, printed as one sentence, and the status that a command then ends with."""
 
-import shutil
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -56,11 +55,14 @@ def resumable() -> Iterator[None]:
 def fit(text: str) -> str:
     """Wrap a message at spaces to the width of the terminal; unchanged if it goes to a file or a pipe.
 
-    Paths and commands stay in one piece, so that they can be copied.
+    Words, such as paths without spaces, are never split.
     """
     if not sys.stderr.isatty():
         return text
-    width = shutil.get_terminal_size().columns
+    from rich.console import Console
+
+    # Of standard error: standard output may go to a file.
+    width = Console(stderr=True).width
     return "\n".join(
         textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
         for line in text.splitlines()

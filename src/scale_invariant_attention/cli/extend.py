@@ -207,11 +207,8 @@ def _print(page: Page, found: "Extension") -> None:
     lengths = [f"{row.length:,}" for row in found.before.by_length]
     page.table(("rotary and tau", *lengths, "mean", "above the chosen"), rows, numbers=True)
     stretches = len(best.losses.by_stretch)
-    errors = f"; ± is the standard error over {stretches} texts" if stretches > 1 else ""
-    page.paragraph(
-        f"Chosen, for the lowest mean: {best.rotary}, tau {best.tau:g}. Differences are taken text by "
-        f"text{errors}."
-    )
+    errors = f" ± is the standard error over {stretches} texts." if stretches > 1 else ""
+    page.paragraph(f"Chosen, for the lowest mean: {best.rotary}, tau {best.tau:g}.{errors}")
 
     measured = {"before": found.before, "after": found.after}
     if found.fine_tuned is not None:

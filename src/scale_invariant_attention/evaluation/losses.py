@@ -112,7 +112,7 @@ class Losses:
         return sum(row.loss for row in self.by_length) / len(self.by_length)
 
     def above(self, other: "Losses") -> Estimate:
-        """By how much the mean exceeds that of another model on the same text, stretch by stretch."""
+        """Excess of the mean over that of another model on the same text, paired by stretch."""
         mine, others = (torch.tensor(it.by_stretch, dtype=torch.float64) for it in (self, other))
         return Estimate(mine - others)
 

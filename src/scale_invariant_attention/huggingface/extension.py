@@ -292,7 +292,8 @@ class _Measuring:
         """Losses of the model once `prepare` has changed it, or those that the file holds."""
         known = self._held.setdefault("losses", {})
         with self.progress(name, len(same.lengths) * same.count) as progress:
-            if name not in known:
+            # Records of earlier versions have no losses by stretch: they are measured again.
+            if "by_stretch" not in known.get(name, {}):
                 prepare()
                 losses = measure_losses(
                     TokenLosses(self.model), same, device=self.model.device, progress=progress

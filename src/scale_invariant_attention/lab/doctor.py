@@ -74,7 +74,7 @@ class Kernels:
 
 @dataclass(frozen=True)
 class Machine:
-    """Versions and hardware; None is what the platform does not report, or is not installed."""
+    """Versions and hardware; None where the platform reports nothing or a package is not installed."""
 
     versions: dict[str, str]
     optional: dict[str, str | None]

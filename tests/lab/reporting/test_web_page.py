@@ -392,11 +392,11 @@ def test_extended_models_have_a_section_of_their_own(conversions, results, tmp_p
     both = write_report([conversions, results], tmp_path).read_text()
     assert 'id="extensions"' in both and 'id="losses"' in both
     page = Page(write_report([conversions], tmp_path).read_text())
-    rows = page.table("Without training, factor 16; the lowest")
+    rows = page.table("Without training, factor 16, 65,536 tokens; the lowest")
     assert rows[0][:4] == ["model", "Llama, 1x", "Llama, 4x", "Llama, 16x"]
     assert [row[0] for row in rows[1:]] == ["RoPE, as trained", "the transform on yarn, tau 30"]
     assert "0.300 ± 0.050" in rows[1][1]
-    found = page.table("After 10% of the tokens, factor 16; the highest")
+    found = page.table("After 10% of the tokens and fine-tuning on needles, factor 16")
     assert found[1][:2] == ["YaRN", "0.900"]
 
 
@@ -406,7 +406,29 @@ def test_one_record_of_an_extended_model_is_enough(conversions, tmp_path):
 
 
 def test_without_transformers_the_page_says_what_it_leaves_out(conversions, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, extension.__name__, None)
+    package = extension.__name__.partition(".lab.")[0]
+    for name in list(sys.modules):
+        if name.startswith((f"{package}.huggingface", f"{package}.lab.experiments.conv")):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, extension.__name__)
+    monkeypatch.setitem(sys.modules, "transformers", None)
     text = write_report([conversions], tmp_path).read_text()
     count = len(list(conversions.iterdir()))
-    assert f"{count} records of converted models are not shown: " in text
+    assert f"Records of converted models that are not shown: {count}. " in text
+    assert "scale-invariant-attention[huggingface]" in text
+
+
+def test_records_on_other_texts_are_not_mixed_and_none_is_dropped(conversions, tmp_path):
+    [trial] = extension.reported_trials("mini", ("ntk-by-length",), (0,), families=("llama",))
+    fewer = replace(trial, evaluation=replace(trial.evaluation, tokens=4096))
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    whole.mkdir()
+    part.mkdir()
+    write_record(conversion_record(trial, (1.0, 2.0, 3.0)), whole)
+    write_record(conversion_record(fewer, (1.5, 2.5, 3.5)), part)
+    page = Page(write_report([whole, part], tmp_path).read_text())
+    assert page.table("Without training, factor 16, 65,536 tokens;")[1][1] == "1.000"
+    assert page.table("Without training, factor 16, 4,096 tokens;")[1][1] == "1.500"
+    write_record(conversion_record(trial, (1.2, 2.2, 3.2)), part)
+    with pytest.raises(ValueError, match="record the same trial; give one of them"):
+        write_report([whole, part], tmp_path)

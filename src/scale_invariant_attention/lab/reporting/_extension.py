@@ -7,7 +7,7 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from ..records import Record
-from ..seeds import SeedRow, Spread
+from ..seeds import SeedRow, Spread, over_seeds, with_common_seeds
 from ..tables import Best, Cell, Row, Table, length_table, markdown
 from ._summary import DECISIVE, paired
 from .evidence import Extensions
@@ -45,7 +45,7 @@ def extension_section(found: Extensions) -> str:
             {it: titles[extension.RECOMMENDED_TUNED[it]] for it in FAMILY_TITLES}
         ),
         config=losses[0].config,
-        seeds=_phrase(losses),
+        seeds=over_seeds(_seed_counts(losses)),
         tokens=losses[0].measured("losses")[0].tokens,
         by_share={share: table for share, table in by_share.items() if table},
         short=_table(short, titles),
@@ -70,42 +70,65 @@ def extension_section(found: Extensions) -> str:
 
 
 def extension_summary(found: Extensions) -> str:
-    """The recommended extension against YaRN, as the README shows it; empty without records."""
-    from ..experiments.extension import AS_TRAINED, LENGTHS, YARN, recommended
+    """The recommended extension against YaRN, as the README shows it; empty without records.
 
-    shown = (LENGTHS[0], LENGTHS[-1])
-
-    def cells(share: float, variant: Callable[[str], str]) -> list[Cell]:
-        means: list[str] = []
-        for family in FAMILY_TITLES:
-            seeds = {
-                it.seed: it.losses_by_length()
-                for it in found.losses
-                if it.config.share == share
-                and (it.config.family, it.config.variant) == (family, variant(family))
-            }
-            spreads = SeedRow(family, seeds).spreads
-            means += [f"{spreads[n].mean:.3f}" if n in spreads else "" for n in shown]
-        return [Cell(it) for it in means]
+    The rows of a family are means over the seeds that all of them have.
+    """
+    from ..experiments.extension import (
+        AS_TRAINED,
+        LENGTHS,
+        LONGEST_FACTOR,
+        YARN,
+        recommended,
+    )
 
     fixed, by_length = YARN
-    rows = [
-        Row("as trained", cells(0.0, lambda family: AS_TRAINED)),
-        Row("YaRN", cells(0.0, lambda family: by_length)),
-        Row("the transform", cells(0.0, lambda family: recommended(family, 0.0))),
-        Row("YaRN, fine-tuned", cells(0.1, lambda family: fixed)),
-        Row("the transform, fine-tuned", cells(0.1, lambda family: recommended(family, 0.1))),
-    ]
-    if not any(cell.text for row in rows for cell in row.cells):
+    wanted: dict[str, tuple[float, Callable[[str], str]]] = {
+        "as trained": (0.0, lambda family: AS_TRAINED),
+        "YaRN by length": (0.0, lambda family: by_length),
+        "the transform": (0.0, lambda family: recommended(family, 0.0)),
+        "YaRN, fine-tuned": (0.1, lambda family: fixed),
+        "the transform, fine-tuned": (0.1, lambda family: recommended(family, 0.1)),
+    }
+    shown = (LENGTHS[0], LENGTHS[-1])
+    cells: dict[str, list[Cell]] = {title: [] for title in wanted}
+    counts, header = set(), []
+    for family, name in FAMILY_TITLES.items():
+        rows = with_common_seeds(
+            {
+                title: _seed_row(found.losses, family, variant(family), share)
+                for title, (share, variant) in wanted.items()
+            }
+        )
+        count = len(rows["as trained"].seeds)
+        if count == 0:
+            continue
+        counts.add(count)
+        header += [f"{name}, {length // LENGTHS[0]}x" for length in shown]
+        for title, row in rows.items():
+            cells[title] += [Cell(f"{row.spreads[length].mean:.3f}") for length in shown]
+    if not counts:
         return ""
-    multiples = [length // LENGTHS[0] for length in shown]
-    header = [f"{title}, {it}x" for title in FAMILY_TITLES.values() for it in multiples]
+    table = Table(["loss", *header], [Row(title, mine) for title, mine in cells.items()])
+    seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
     return render(
         "readme_extension.md",
-        table=markdown(Table(["loss", *header], rows)),
-        config=found.losses[0].config,
-        seeds=len({it.seed for it in found.losses}),
+        table=markdown(table),
+        length=LENGTHS[0],
+        factor=LONGEST_FACTOR,
+        seeds=f"{seeds} seed{'' if seeds == '1' else 's'}",
     )
+
+
+def _seed_row(records: "ConversionRecords", family: str, variant: str, share: float) -> SeedRow:
+    """The losses of a variant of a family by seed."""
+    wanted = (family, variant, share)
+    seeds = {
+        it.seed: it.losses_by_length()
+        for it in records
+        if (it.config.family, it.config.variant, it.config.share) == wanted
+    }
+    return SeedRow(variant, seeds)
 
 
 def _is_recommended(record: "Record[ConversionConfig]") -> bool:
@@ -175,9 +198,10 @@ def _rows(
     return rows, columns
 
 
-def _phrase(records: "ConversionRecords") -> str:
-    count = len({it.seed for it in records})
-    return "one seed" if count == 1 else f"mean and standard error over {count} seeds"
+def _seed_counts(records: "ConversionRecords") -> list[SeedRow]:
+    """The rows of all cells: a family, a variant and a share each."""
+    keys = {(it.config.family, it.config.variant, it.config.share) for it in records}
+    return [_seed_row(records, *key) for key in sorted(keys)]
 
 
 @dataclass(frozen=True)
@@ -223,15 +247,8 @@ def goals(records: "ConversionRecords") -> list[Goal]:
     found = []
     for text, share, length, others, bound in wanted:
         for family, title in FAMILY_TITLES.items():
-            mine = [it for it in records if (it.config.family, it.config.share) == (family, share)]
             chosen = recommended(family, share)
-            rows = {
-                name: SeedRow(
-                    name,
-                    {it.seed: it.losses_by_length() for it in mine if it.config.variant == name},
-                )
-                for name in (chosen, *others)
-            }
+            rows = {name: _seed_row(records, family, name, share) for name in (chosen, *others)}
             ours = rows.pop(chosen)
             common = {
                 name: row for name, row in rows.items() if ours.seeds.keys() & row.seeds.keys()

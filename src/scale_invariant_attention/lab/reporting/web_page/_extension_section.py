@@ -30,12 +30,13 @@ def extension_section(paths: Sequence[Path]) -> Iterator[Section]:
     try:
         from ...experiments.conversions import ConversionConfig
         from ...experiments.extension import CHOICES, VARIANTS
-    except ModuleNotFoundError as missing:
-        text = f"{len(paths)} records of converted models are not shown: {missing}."
+    except ImportError as missing:
+        text = f"Records of converted models that are not shown: {len(paths)}. {missing}."
         yield Section(NAME, TITLE, [Block("", [text])])
         return
     titles = {name: it.title for name, it in (*VARIANTS.items(), *CHOICES.items())}
     records = [read_record(path, ConversionConfig) for path in paths]
+    _check_different(paths, records)
     blocks = []
     for kind, (title, values, best) in KINDS.items():
         measured = [it for it in records if getattr(it, kind) is not None]
@@ -49,9 +50,22 @@ def extension_section(paths: Sequence[Path]) -> Iterator[Section]:
     yield Section(NAME, TITLE, [Block("", [text]), *blocks])
 
 
-def _circumstances(record: "Record[ConversionConfig]") -> tuple[int, float, float]:
-    """Tokens skipped, share of tokens fine-tuned for, and factor: only these records are compared."""
-    return getattr(record.evaluation, "skip", None) or 0, record.config.share, -record.config.factor
+def _check_different(paths: Sequence[Path], records: "Sequence[Record[ConversionConfig]]") -> None:
+    """Raise ValueError if two files record the same trial: a table has room for one."""
+    seen: dict[tuple[Any, ...], Path] = {}
+    for path, record in zip(paths, records, strict=True):
+        trial = (record.name, *_circumstances(record))
+        if trial in seen:
+            raise ValueError(f"{seen[trial]} and {path} record the same trial; give one of them")
+        seen[trial] = path
+
+
+def _circumstances(record: "Record[ConversionConfig]") -> tuple[Any, ...]:
+    """Whatever must agree between the records of a table."""
+    config, asked = record.config, record.evaluation
+    amount = getattr(asked, "tokens", None) or getattr(asked, "examples", 0)
+    skip = getattr(asked, "skip", None) or 0
+    return skip, config.share, -config.factor, config.needles is not None, amount
 
 
 def _table(
@@ -60,11 +74,13 @@ def _table(
     values: Values,
     best: Best,
 ) -> Table:
-    skip, share, factor = _circumstances(records[0])
+    skip, share, factor, found_needles, amount = _circumstances(records[0])
     tuned = f"After {share:.0%} of the tokens" if share else "Without training"
-    text = f", on text after the first {skip:,} tokens" if skip else ""
+    tuned += " and fine-tuning on needles" if found_needles else ""
+    noun = "tokens" if hasattr(records[0].evaluation, "tokens") else "texts"
+    text = f"{amount:,} {noun}{f' after the first {skip:,}' if skip else ''}"
     extreme = "lowest" if best is min else "highest"
-    caption = f"{tuned}, factor {-factor:g}{text}; the {extreme} in each column is marked"
+    caption = f"{tuned}, factor {-factor:g}, {text}; the {extreme} in each column is marked"
     unknown = {it.config.variant for it in records} - titles.keys()
     named = {**titles, **{name: name for name in sorted(unknown)}}
     return extension_table(records, named, values, best, caption=caption)
