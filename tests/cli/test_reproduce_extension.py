@@ -55,13 +55,13 @@ def test_strings_are_measured_in_the_families_that_are_named(small, tmp_path):
     assert f"{share['found'] / share['count']:.3f}" in done.stdout
 
 
-def test_a_folder_with_such_records_can_be_reported(tmp_path):
-    name = "extension-llama-rope-0-seed-0.json"
-    (tmp_path / name).write_text("{}")
-    whole = sia("report", tmp_path, "-o", tmp_path / "report")
-    assert whole.exit_code == 1 and "no record and no run in it" in whole.stderr
-    alone = sia("report", tmp_path / name, "-o", tmp_path / "report")
-    assert alone.exit_code == 1 and "a record of a converted model" in alone.stderr
+def test_a_damaged_record_of_an_extension_is_named(tmp_path):
+    path = tmp_path / "extension-llama-rope-0-seed-0.json"
+    path.write_text("{}")
+    for given in (tmp_path, path):
+        done = sia("report", given, "-o", tmp_path / "report")
+        assert done.exit_code == 1
+        assert f"{path} is not a record" in done.stderr
 
 
 def test_interrupted_it_says_how_to_resume(small, tmp_path, monkeypatch):
