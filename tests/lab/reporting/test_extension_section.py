@@ -199,3 +199,13 @@ def test_the_readme_compares_with_yarn_at_the_ends():
     ]
     assert "mean over 1 to 3 seeds" in shown
     assert extension_summary(Extensions()) == ""
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.2, True), (0.9, False)])
+def test_a_test_that_models_have_not_learned_decides_nothing(share, said):
+    strings = [
+        conversion_record(it, (share, 0.5, 0.25))
+        for it in extension.string_trials("mini", (), (0,))
+    ]
+    page = extension_section(Extensions(losses(), strings=strings))
+    assert ("does not tell the extensions apart" in " ".join(page.split())) is said

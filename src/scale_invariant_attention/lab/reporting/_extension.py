@@ -58,6 +58,7 @@ def extension_section(found: Extensions) -> str:
             "shares": _table(found.strings, titles, Record.strings_by_length, max),
             "losses": _table(found.strings, titles, Record.string_losses_by_length),
             "evaluation": found.strings[0].evaluation,
+            "learned": _learned(found.strings),
         },
         needles=found.needles
         and {
@@ -67,6 +68,17 @@ def extension_section(found: Extensions) -> str:
         },
         choice=_choice(found.choices),
     )
+
+
+def _learned(records: "ConversionRecords") -> float:
+    """The highest share of letters that the models of a family predict as trained, at 1x."""
+    from ..experiments.extension import AS_TRAINED
+
+    shares: dict[str, list[float]] = {}
+    for it in (it for it in records if it.config.variant == AS_TRAINED):
+        by_length = it.strings_by_length()
+        shares.setdefault(it.config.family, []).append(by_length[min(by_length)])
+    return max(map(mean, shares.values()), default=1.0)
 
 
 def extension_summary(found: Extensions) -> str:
