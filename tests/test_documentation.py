@@ -124,6 +124,17 @@ def test_the_messages_of_the_troubleshooting_page_are_real():
             assert part in sources or "unexpected keyword" in part, message
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_paragraphs_of_list_items_stay_in_their_lists(page):
+    """On the site, a paragraph after a blank line belongs to an item only if indented by four.
+
+    The next item then needs a blank line before it.
+    """
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    assert not re.findall(r"\n[ ]*\n[ ]{1,3}\S.*", text)
+    assert not re.findall(r"\n[ ]{4}\S.*\n(?:\d+\.|-) .*", text)
+
+
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) < 150
 

@@ -327,17 +327,16 @@ def write_page(
         check_writable(figures)
         figures_at = Path(os.path.relpath(figures, output.parent)).as_posix()
         text, drawn = page_and_figures(evidence, figures_at=figures_at)
-        shown = None
+        pages = {output: text}
         if readme is not None:
             figures_at = Path(os.path.relpath(figures, readme.parent)).as_posix()
             section = readme_results(evidence, figures_at=figures_at)
             shown = with_section(readme.read_text(), "results", section)
-            shown = with_section(shown, "extensions", readme_extensions(evidence))
+            pages[readme] = with_section(shown, "extensions", readme_extensions(evidence))
         for name, picture in drawn.items():
             replace_file(figures / name, picture)
-        replace_file(output, text.encode())
-        if readme is not None and shown is not None:
-            replace_file(readme, shown.encode())
+        for path, page in pages.items():
+            replace_file(path, page.encode())
     Page().line(str(output))
 
 
