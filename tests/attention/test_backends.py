@@ -7,7 +7,8 @@ import torch
 from backend_names import WHOLE, needs_kernels
 
 import scale_invariant_attention as sia
-from scale_invariant_attention.attention import backends
+from scale_invariant_attention.attention import Visibility, backends
+from scale_invariant_attention.attention.contract import checked_call
 
 
 @pytest.fixture
@@ -106,3 +107,32 @@ def test_backend_for_checks_the_call_too(query):
         sia.backend_for(query, query, query, window=0)
     with pytest.raises(ValueError, match="'nonsense'"):
         sia.backend_for(query, query, query, backend="nonsense")
+
+
+@pytest.mark.parametrize("name", sorted(n for n, it in backends.BACKENDS.items() if it.backward))
+def test_gradients_of_parts_of_the_keys_add_up_to_those_of_the_whole(name):
+    """Backward starts from the whole log-sum-exp; its unrounded gradients are in the compute dtype."""
+    if name not in sia.available_backends():
+        pytest.skip(f"{name} does not run here")
+    query, key, value = torch.randn(3, 2, 4, 40, 16, dtype=torch.bfloat16).unbind()
+    tau = torch.tensor([3.0, 4.0, 5.0, 6.0])
+
+    def call(keys):
+        positions = torch.arange(40)
+        seen = Visibility(query_positions=positions, key_positions=positions[keys], window=30)
+        parts = (query, key[:, :, keys], value[:, :, keys])
+        return checked_call(*parts, affine=None, tau=tau, visibility=seen)
+
+    backend, whole = backends.BACKENDS[name], call(slice(None))
+    out, lse = backend.forward(whole)
+    given = (out, lse, torch.randn_like(out), torch.randn_like(lse), True)
+    exact = backend.backward(whole, *given, unrounded=True)
+    first, last = (
+        backend.backward(call(keys), *given, unrounded=True) for keys in (slice(13), slice(13, 40))
+    )
+    assert exact.query.dtype == exact.key.dtype == exact.value.dtype == torch.float32
+    assert backend.backward(whole, *given).key.dtype == torch.bfloat16
+    torch.testing.assert_close(first.query + last.query, exact.query)
+    torch.testing.assert_close(torch.cat([first.key, last.key], 2), exact.key)
+    torch.testing.assert_close(torch.cat([first.value, last.value], 2), exact.value)
+    torch.testing.assert_close(first.tau + last.tau, exact.tau)

@@ -8,7 +8,7 @@ backward starts from the unrounded output, because rounding to half precision wo
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -44,12 +44,44 @@ class Gradients(NamedTuple):
     tau: Tensor | None
 
 
+def no_gradients(call: AttentionCall, affine_grads: bool, *, unrounded: bool) -> Gradients:
+    """The gradients of a call without a pair of a query and a key: zeros."""
+    dtype = compute_dtype(call.query.dtype) if unrounded else call.query.dtype
+    affine = (call.gain, call.bias, call.tau)
+    return Gradients(
+        *(torch.zeros_like(t, dtype=dtype) for t in (call.query, call.key, call.value)),
+        *(torch.zeros_like(t) if affine_grads and t is not None else None for t in affine),
+    )
+
+
 # The arguments with gradients, and those among them that are gain, bias and tau.
 DIFFERENTIABLE = len(Gradients._fields)
 AFFINE = slice(Gradients._fields.index("gain"), DIFFERENTIABLE)
 
 Forward = Callable[[AttentionCall], tuple[Tensor, Tensor]]
-Backward = Callable[[AttentionCall, Tensor, Tensor, Tensor, Tensor, bool], Gradients]
+
+
+class Backward(Protocol):
+    """A backward pass, from the whole output and log-sum-exp of its queries.
+
+    `call` may hold only some of the keys that its queries see: then the gradients are those of its part.
+    """
+
+    def __call__(
+        self,
+        call: AttentionCall,
+        out: Tensor,
+        lse: Tensor,
+        grad_out: Tensor,
+        grad_lse: Tensor,
+        affine_grads: bool,
+        *,
+        unrounded: bool = False,
+    ) -> Gradients:
+        """Gradients of all inputs; those of the affine only if `affine_grads`.
+
+        With `unrounded`, the gradients of query, key and value are in the compute dtype, to be summed.
+        """
 
 
 def register_opaque(name: str, forward: Forward, backward: Backward | None) -> Forward:

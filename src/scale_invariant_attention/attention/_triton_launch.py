@@ -140,8 +140,11 @@ def backward(
     grad_out: Tensor,
     grad_lse: Tensor,
     affine_grads: bool,
+    *,
+    unrounded: bool = False,
 ) -> Gradients:
     """Gradients of a call that is not empty."""
+    dtype = torch.float32 if unrounded else call.query.dtype
     plan = Plan(call, tau_gradient=affine_grads and call.tau is not None)
     grad_out = rows_in_order(grad_out.to(call.query.dtype))
     if any(stride % plan.unit for stride in grad_out.stride()[:3]):
@@ -160,8 +163,8 @@ def backward(
         "heads": plan.heads,
         "key_heads": plan.key_heads,
     }
-    grad_key, grad_value = _key_gradients(plan, shared)
-    grad_query, grad_tau = _query_gradients(plan, shared)
+    grad_key, grad_value = _key_gradients(plan, shared, dtype)
+    grad_query, grad_tau = _query_gradients(plan, shared, dtype)
     gain = bias = None
     if affine_grads and call.tau is None:
         sums = _distance_sums if plan.has_positions else _diagonal_sums
@@ -197,10 +200,10 @@ def _row_terms(plan: Plan, out: Tensor, lse: Tensor, grad_out: Tensor, grad_lse:
     return terms
 
 
-def _key_gradients(plan: Plan, shared: dict[str, Any]) -> tuple[Tensor, Tensor]:
+def _key_gradients(plan: Plan, shared: dict[str, Any], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     tile = plan.tile("keys")
-    grad_key, store_key = _writable(plan.call.key)
-    grad_value, store_value = _writable(plan.call.value)
+    grad_key, store_key = _writable(plan.call.key, dtype)
+    grad_value, store_value = _writable(plan.call.value, dtype)
     plan.launch(
         key_gradients_kernel,
         (triton.cdiv(plan.key_length, tile.keys), plan.batch * plan.key_heads),
@@ -219,9 +222,11 @@ def _key_gradients(plan: Plan, shared: dict[str, Any]) -> tuple[Tensor, Tensor]:
     return store_key(), store_value()
 
 
-def _query_gradients(plan: Plan, shared: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+def _query_gradients(
+    plan: Plan, shared: dict[str, Any], dtype: torch.dtype
+) -> tuple[Tensor, Tensor | None]:
     tile = plan.tile("queries")
-    grad_query, store = _writable(plan.call.query)
+    grad_query, store = _writable(plan.call.query, dtype)
     query_blocks = triton.cdiv(plan.query_length, tile.queries)
     grad_taus = plan.empty(plan.batch, plan.heads, query_blocks) if plan.tau_gradient else None
     plan.launch(
@@ -356,10 +361,10 @@ def _whole_blocks(length: int) -> int:
     return -(-length // WHOLE) * WHOLE
 
 
-def _writable(tensor: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
+def _writable(tensor: Tensor, dtype: torch.dtype) -> tuple[Tensor, Callable[[], Tensor]]:
     """Memory for the gradient of a tensor, and a function that returns it in the tensor's layout."""
-    result = torch.empty_like(tensor)
+    result = torch.empty_like(tensor, dtype=dtype)
     if result.stride(3) == 1:
         return result, lambda: result
-    written = torch.empty_like(tensor, memory_format=torch.contiguous_format)
+    written = torch.empty_like(tensor, dtype=dtype, memory_format=torch.contiguous_format)
     return written, lambda: result.copy_(written)

@@ -50,7 +50,8 @@ def attend(
     return (out, lse) if return_lse else out
 
 
-def _visibility(function: str, keywords: VisibilityKeywords) -> Visibility:
+def visibility_from(function: str, keywords: VisibilityKeywords) -> Visibility:
+    """The visibility that keywords of a function give; raises for a keyword it does not have."""
     for name in keywords:
         if name not in Visibility.__slots__:
             hint = f": {INSTEAD[name]}" if name in INSTEAD else ""
@@ -58,7 +59,7 @@ def _visibility(function: str, keywords: VisibilityKeywords) -> Visibility:
     return Visibility(**keywords) if keywords else DEFAULT
 
 
-def _with_visibility_keywords(function: Function) -> Function:
+def with_visibility_keywords(function: Function) -> Function:
     """Show the fields of a Visibility in the signature, where help() and editors look."""
     signature = inspect.signature(function)
     named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
@@ -72,7 +73,7 @@ def _with_visibility_keywords(function: Function) -> Function:
     return function
 
 
-@_with_visibility_keywords
+@with_visibility_keywords
 def scale_invariant_attention(
     query: Tensor,
     key: Tensor,
@@ -125,14 +126,14 @@ def scale_invariant_attention(
         key,
         value,
         tau=tau,
-        visibility=_visibility("scale_invariant_attention", visibility),
+        visibility=visibility_from("scale_invariant_attention", visibility),
         scale=scale,
         return_lse=return_lse,
         backend=backend,
     )
 
 
-@_with_visibility_keywords
+@with_visibility_keywords
 def distance_affine_attention(
     query: Tensor,
     key: Tensor,
@@ -155,7 +156,7 @@ def distance_affine_attention(
     >>> torch.allclose(plain, sdpa, atol=1e-5)
     True
     """
-    seen = _visibility("distance_affine_attention", visibility)
+    seen = visibility_from("distance_affine_attention", visibility)
     if affine is None:
         raise TypeError("affine must be a DistanceAffine(gain, bias), got None")
     return attend(
@@ -170,7 +171,7 @@ def distance_affine_attention(
     )
 
 
-@_with_visibility_keywords
+@with_visibility_keywords
 def backend_for(
     query: Tensor,
     key: Tensor,
@@ -189,6 +190,6 @@ def backend_for(
     >>> backend_for(query, query, query, backend="tiled")
     'tiled'
     """
-    seen = _visibility("backend_for", visibility)
+    seen = visibility_from("backend_for", visibility)
     call = checked_call(query, key, value, affine=affine, tau=tau, visibility=seen, scale=scale)
     return choose(call, return_lse, backend).name

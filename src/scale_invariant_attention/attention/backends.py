@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from . import cpu, flex, flex_flash, reference, tiled, triton, trust
+from ._opaque import Backward, Forward
 from .contract import AttentionCall
 from .self_check import Outcome
 
@@ -17,7 +18,9 @@ class Backend:
 
     `unavailable_reason` says why it cannot run on a device, `unsupported_reason` why it cannot take
     a call; both return None when it can. "auto" considers it on devices of the types `auto_on`; with
-    `needs_self_check` it relies on it only after a self-check on that device.
+    `needs_self_check` it relies on it only after a self-check on that device. `forward` and `backward`,
+    if it has them, are its passes below autograd, for callers that own the gradients, such as
+    context parallelism.
     """
 
     name: str
@@ -26,6 +29,8 @@ class Backend:
     unsupported_reason: Callable[[AttentionCall, bool], str | None] = lambda call, return_lse: None
     auto_on: tuple[str, ...] = ()
     needs_self_check: bool = False
+    forward: Forward | None = None
+    backward: Backward | None = None
 
     def refusal(self, call: AttentionCall, return_lse: bool) -> str | None:
         """Why it cannot run a call on the call's device; None when it can."""
@@ -38,14 +43,26 @@ class Backend:
 BACKENDS = {
     backend.name: backend
     for backend in (
-        Backend("reference", lambda call, _: reference.attention(call)),
-        Backend("tiled", lambda call, _: tiled.attention(call)),
+        Backend(
+            "reference",
+            lambda call, _: reference.attention(call),
+            forward=reference.forward,
+            backward=reference.backward,
+        ),
+        Backend(
+            "tiled",
+            lambda call, _: tiled.attention(call),
+            forward=tiled.forward,
+            backward=tiled.backward,
+        ),
         Backend(
             "cpu",
             lambda call, _: cpu.attention(call),
             cpu.unavailable_reason,
             cpu.unsupported_reason,
             auto_on=("cpu",),
+            forward=cpu.forward,
+            backward=cpu.backward,
         ),
         Backend(
             "triton",
@@ -54,6 +71,8 @@ BACKENDS = {
             triton.unsupported_reason,
             auto_on=("cuda",),
             needs_self_check=True,
+            forward=triton.forward,
+            backward=triton.backward,
         ),
         Backend(
             "flex",
@@ -89,20 +108,27 @@ def unavailable_backends(device: torch.device | str = "cpu") -> dict[str, str]:
     return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
-def choose(call: AttentionCall, return_lse: bool, name: str) -> Backend:
+def choose(
+    call: AttentionCall, return_lse: bool, name: str, *, below_autograd: bool = False
+) -> Backend:
     """The requested backend or, for "auto", the fastest that supports the call.
 
-    A backend requested by name runs or raises; nothing else ever runs in its stead.
+    A backend requested by name runs or raises; nothing else ever runs in its stead. With
+    `below_autograd` it must have passes of its own, `forward` and `backward`.
     """
     if not isinstance(name, str):
         raise TypeError(f"backend must be a name, got {name!r}")
     if name == "auto":
-        return _fastest(BACKENDS.values(), call, return_lse) or BACKENDS["tiled"]
+        backends = [it for it in BACKENDS.values() if it.backward or not below_autograd]
+        return _fastest(backends, call, return_lse) or BACKENDS["tiled"]
     if name not in BACKENDS:
         known = ", ".join(repr(known) for known in ("auto", *BACKENDS))
         raise ValueError(f"backend must be one of {known}; got {name!r}")
     backend = BACKENDS[name]
     reason = backend.refusal(call, return_lse)
+    if below_autograd and backend.backward is None:
+        able = ", ".join(repr(it.name) for it in BACKENDS.values() if it.backward)
+        reason = f"it has no passes below autograd; use one of {able}"
     if reason is not None:
         raise NotImplementedError(f"backend {name!r} cannot run this call: {reason}")
     return backend

@@ -236,8 +236,14 @@ def check_table_length(call: AttentionCall) -> None:
             f"the tables of affine cover {length} distances, but positions are farther apart: "
             "make them longer",
         )
-    elif largest is not None and int(largest) >= length:
-        needed = int(largest) + 1 if window is None else min(int(largest) + 1, window)
+    elif largest is not None:
+        check_reach(length, int(largest), window)
+
+
+def check_reach(length: int, largest: int, window: int | None) -> None:
+    """Raise if tables of that length do not reach the largest distance that a window leaves."""
+    if largest >= length:
+        needed = largest + 1 if window is None else min(largest + 1, window)
         raise ValueError(
             f"the tables of affine cover {length} distances, but this call needs "
             f"{needed} (its largest distance is {needed - 1}): make them longer"

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..theory.transform import scale_invariant_slopes
-from ._opaque import Gradients, register_opaque
+from ._opaque import Gradients, no_gradients, register_opaque
 from ._tables import fold
 from .contract import AttentionCall
 from .cpu_library import CALL, LIBRARY, NUMBERS, RESULTS, UNAVAILABLE_REASON
@@ -64,15 +64,13 @@ def backward(
     grad_out: Tensor,
     grad_lse: Tensor,
     affine_grads: bool,
+    *,
+    unrounded: bool = False,
 ) -> Gradients:
     """Gradients of all inputs; those of the affine only if `affine_grads`."""
     inputs = (call.query, call.key, call.value)
     if call.is_empty:
-        affine = (call.gain, call.bias, call.tau)
-        return Gradients(
-            *(torch.zeros_like(t) for t in inputs),
-            *(torch.zeros_like(t) if affine_grads and t is not None else None for t in affine),
-        )
+        return no_gradients(call, affine_grads, unrounded=unrounded)
     out, lse, grad_out, grad_lse = (t.contiguous() for t in (out, lse, grad_out, grad_lse))
     grads = [torch.empty(t.shape, **FLOAT32) for t in inputs]
     assert LIBRARY is not None
@@ -86,7 +84,9 @@ def backward(
         far_tau = torch.zeros(heads, **FLOAT64)
     packed, _alive = _packed(call, out, lse, grad_out, grad_lse, *grads, by_distance, far_tau)
     _check(LIBRARY.sia_backward(packed))
-    query, key, value = (_like(t, g) for t, g in zip(inputs, grads, strict=True))
+    if not unrounded:
+        grads = [_like(t, g) for t, g in zip(inputs, grads, strict=True)]
+    query, key, value = grads
     if by_distance is None or far_tau is None:
         return Gradients(query, key, value, None, None, None)
     return Gradients(query, key, value, *_affine_gradients(call, by_distance, far_tau))

@@ -6,12 +6,14 @@
 It stores the full score matrix, and is differentiable and traceable throughout.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..theory.transform import scale_invariant_gain_and_bias
+from ._opaque import Gradients
 from .contract import AttentionCall
 from .numerics import compute_dtype, without_autocast
 from .visibility import Visibility
@@ -20,7 +22,59 @@ from .visibility import Visibility
 def attention(call: AttentionCall) -> tuple[Tensor, Tensor]:
     """Output ``[B, Hq, Lq, Dv]`` in the input dtype and log-sum-exp ``[B, Hq, Lq]``."""
     with without_autocast(call.query.device):
+        out, lse = _attention(call)
+        return out.to(call.query.dtype), lse
+
+
+def forward(call: AttentionCall) -> tuple[Tensor, Tensor]:
+    """Output and log-sum-exp, both in the compute dtype, without a graph."""
+    with torch.no_grad():
         return _attention(call)
+
+
+def backward(
+    call: AttentionCall,
+    out: Tensor,
+    lse: Tensor,
+    grad_out: Tensor,
+    grad_lse: Tensor,
+    affine_grads: bool,
+    *,
+    unrounded: bool = False,
+) -> Gradients:
+    """Gradients of all inputs by autograd; those of the affine only if `affine_grads`.
+
+    With the keys of the call alone, the output is ``part`` and the log-sum-exp ``part_lse``. The whole
+    output is the sum of ``share * part`` over all parts, with ``share = exp(part_lse - lse)``.
+    """
+    inputs = {"query": call.query, "key": call.key, "value": call.value}
+    if affine_grads:
+        affine = {"gain": call.gain, "bias": call.bias, "tau": call.tau}
+        inputs |= {name: tensor for name, tensor in affine.items() if tensor is not None}
+    dtype = compute_dtype(call.query.dtype)
+    leaves = {
+        name: tensor.detach().to(dtype if unrounded and tensor.ndim == 4 else tensor.dtype)
+        for name, tensor in inputs.items()
+    }
+    with torch.enable_grad():
+        for leaf in leaves.values():
+            leaf.requires_grad_()
+        part, part_lse = _attention(replace(call, **leaves))  # type: ignore[arg-type]
+    unwanted = (grad_out == 0).all(-1) & (grad_lse == 0)
+    silent = unwanted | (lse == -torch.inf) | (part_lse == -torch.inf)
+    share = torch.exp(part_lse.detach() - lse)
+    apart = (grad_out * (part.detach() - out)).sum(-1) + grad_lse
+    grads = torch.autograd.grad(
+        (part, part_lse),
+        tuple(leaves.values()),
+        (
+            (share.unsqueeze(-1) * grad_out).masked_fill(silent.unsqueeze(-1), 0).to(dtype),
+            (share * apart).masked_fill(silent, 0).to(dtype),
+        ),
+        materialize_grads=True,
+    )
+    by_name = dict(zip(leaves, grads, strict=True))
+    return Gradients(**{name: by_name.get(name) for name in Gradients._fields})  # type: ignore[arg-type]
 
 
 def _attention(call: AttentionCall) -> tuple[Tensor, Tensor]:
@@ -46,7 +100,7 @@ def _attention(call: AttentionCall) -> tuple[Tensor, Tensor]:
     lse = torch.logsumexp(logits, dim=-1)
     weights = torch.exp(logits - lse.masked_fill(lse == -torch.inf, 0).unsqueeze(-1))
     out = torch.where(visible, weights, 0) @ value
-    return (out + spoiling.unsqueeze(-1)).to(call.query.dtype), lse + spoiling
+    return out + spoiling.unsqueeze(-1), lse + spoiling
 
 
 def _gain_and_bias(

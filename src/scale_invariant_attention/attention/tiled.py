@@ -14,7 +14,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ._opaque import Gradients, register_opaque
+from ._opaque import Gradients, no_gradients, register_opaque
 from ._tables import AffineGradients, AffineTiles, Tile, affine_tiles
 from .contract import AttentionCall
 from .numerics import compute_dtype, finite_part, mark_bad_keys, mark_bad_rows
@@ -84,11 +84,12 @@ def backward(
     grad_lse: Tensor,
     affine_grads: bool,
     size: TileSize | None = None,
+    *,
+    unrounded: bool = False,
 ) -> Gradients:
     """Gradients of all inputs; those of the affine only if `affine_grads`."""
-    grad_query, grad_key, grad_value = (
-        torch.zeros_like(tensor) for tensor in (call.query, call.key, call.value)
-    )
+    grads = no_gradients(call, affine_grads=False, unrounded=unrounded)
+    grad_query, grad_key, grad_value = grads.query, grads.key, grads.value
     grad_affine = AffineGradients(call) if affine_grads else None
     for part in _parts(call, size):
         key, value = finite_part(part.of_keys(call.key)), finite_part(part.of_keys(call.value))

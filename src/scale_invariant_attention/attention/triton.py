@@ -12,7 +12,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from ._opaque import Gradients, register_opaque
+from ._opaque import Gradients, no_gradients, register_opaque
 from .contract import AttentionCall
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -93,17 +93,15 @@ def backward(
     grad_out: Tensor,
     grad_lse: Tensor,
     affine_grads: bool,
+    *,
+    unrounded: bool = False,
 ) -> Gradients:
     """Gradients of all inputs; those of the affine only if `affine_grads`."""
     if call.is_empty:
-        affine = (call.gain, call.bias, call.tau)
-        return Gradients(
-            *(torch.zeros_like(t) for t in (call.query, call.key, call.value)),
-            *(torch.zeros_like(t) if affine_grads and t is not None else None for t in affine),
-        )
+        return no_gradients(call, affine_grads, unrounded=unrounded)
     from ._triton_launch import backward as launch
 
-    return launch(call, out, lse, grad_out, grad_lse, affine_grads)
+    return launch(call, out, lse, grad_out, grad_lse, affine_grads, unrounded=unrounded)
 
 
 attention = register_opaque("triton", forward, backward)
