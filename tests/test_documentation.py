@@ -21,7 +21,7 @@ BLOCK = re.compile(
 # Pages of the site that stand at the root of the repository.
 ROOT_PAGES = ("reproduction.md", "contributing.md", "changelog.md")
 PUBLIC = (
-    *("attention", "schemes", "model", "data", "training"),
+    *("attention", "attention.context_parallel", "schemes", "model", "data", "training"),
     *("evaluation", "analysis", "theory", "huggingface"),
 )
 

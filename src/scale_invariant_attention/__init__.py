@@ -20,25 +20,45 @@ if TYPE_CHECKING:
         scale_invariant_attention,
         unavailable_backends,
     )
+    from .attention.context_parallel import (
+        SequenceLayout,
+        SequenceShard,
+        context_parallel_attention,
+        shard_sequence,
+        unshard_sequence,
+    )
     from .schemes import p_rope
 
     __version__: str
 
 __all__ = [
     "DistanceAffine",
+    "SequenceLayout",
+    "SequenceShard",
     "__version__",
     "attention",
     "available_backends",
     "backend_for",
+    "context_parallel_attention",
     "distance_affine_attention",
     "model",
     "p_rope",
     "run_self_checks",
     "scale_invariant_attention",
     "schemes",
+    "shard_sequence",
     "theory",
     "unavailable_backends",
+    "unshard_sequence",
 ]
+# Public names that are not in the package of the op itself.
+ELSEWHERE = {"p_rope": "schemes"} | dict.fromkeys(
+    (
+        *("SequenceLayout", "SequenceShard", "context_parallel_attention"),
+        *("shard_sequence", "unshard_sequence"),
+    ),
+    "attention.context_parallel",
+)
 
 
 def __getattr__(name: str) -> object:
@@ -53,8 +73,8 @@ def __getattr__(name: str) -> object:
     elif name in ("attention", "model", "schemes", "theory"):
         value = import_module(f".{name}", __name__)
     else:
-        package = ".schemes" if name == "p_rope" else ".attention"
-        value = getattr(import_module(package, __name__), name)
+        package = ELSEWHERE.get(name, "attention")
+        value = getattr(import_module(f".{package}", __name__), name)
     globals()[name] = value
     return value
 
