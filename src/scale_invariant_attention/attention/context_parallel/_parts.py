@@ -1,8 +1,9 @@
-"""How queries and keys are cut over ranks, and sums over calls with parts of both."""
+"""How queries and keys are cut over ranks, and calls with parts of both."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,54 +20,109 @@ ABOUT_KEYS = ("key_positions", "key_mask", "key_documents")
 EVERYTHING = slice(None)
 
 
+class Rows(NamedTuple):
+    """Output and log-sum-exp of some queries over all keys, and the gradients of both."""
+
+    out: Tensor
+    lse: Tensor
+    grad_out: Tensor
+    grad_lse: Tensor
+
+    def of(self, queries: slice) -> "Rows":
+        """The rows of some of the queries."""
+        return Rows(*(tensor[:, :, queries] for tensor in self))
+
+
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """The ranks of a call, what each of them holds, and the backend of this one."""
+    """The ranks of a call, what each of them holds, and the backend of this one.
+
+    With a layout, queries and keys are the same tokens; `has_positions` says whether their positions
+    are others than those of the layout.
+    """
 
     backend: Backend
     ranks: Ranks
-    query_lengths: Sequence[int]  # by rank
-    key_lengths: Sequence[int]  # by rank
+    query_lengths: tuple[int, ...]  # by rank
+    key_lengths: tuple[int, ...]  # by rank
+    key_heads: int  # of the whole call
     layout: SequenceLayout | None
+    has_positions: bool
 
-    def query_chunks(self) -> list[slice]:
-        """This rank's queries, each slice contiguous in the sequence if the layout is known."""
-        return self._chunks(self.ranks.rank, self.query_lengths)
+    def forward(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        """The backend's forward pass, below autograd."""
+        assert self.backend.forward is not None
+        return self.backend.forward(call)
 
-    def key_chunks(self, rank: int) -> list[slice]:
-        """The keys of a rank, in the same way."""
-        return self._chunks(rank, self.key_lengths)
+    def backward(self, call: AttentionCall, rows: Rows, affine_grads: bool) -> Gradients:
+        """The backend's backward pass, below autograd, with gradients in the compute dtype."""
+        assert self.backend.backward is not None
+        return self.backend.backward(call, *rows, affine_grads, unrounded=True)
 
-    def _chunks(self, rank: int, lengths: Sequence[int]) -> list[slice]:
+    def chunks(self, rank: int, lengths: Sequence[int]) -> list[slice]:
+        """A rank's part of the sequence in slices, each contiguous if the layout is known."""
         if self.layout is None:
             return [slice(0, lengths[rank])]
         ends = accumulate(map(len, self.layout.of_rank(rank).chunks), initial=0)
         return [slice(start, stop) for start, stop in pairwise(ends)]
 
-    def in_order(self) -> list[tuple[int, slice]]:
-        """Rank and slice of all chunks of keys, in the order of the sequence if the layout is known."""
-        chunks = [
-            (rank, chunk) for rank in range(self.ranks.size) for chunk in self.key_chunks(rank)
-        ]
+    def whole(self, by_rank: Sequence[Tensor], lengths: Sequence[int]) -> Tensor:
+        """The whole of a tensor from its parts, in the order of the sequence if the layout is known."""
+        dim = along_sequence(by_rank[0])
+        return torch.cat([_slice(by_rank[r], chunk, dim) for r, chunk in self._order(lengths)], dim)
+
+    def by_rank(self, whole: Tensor, lengths: Sequence[int]) -> list[Tensor]:
+        """The inverse of :meth:`whole`."""
+        dim, order = along_sequence(whole), self._order(lengths)
+        pieces = whole.split_with_sizes([chunk.stop - chunk.start for _, chunk in order], dim)
+        parts: list[list[tuple[int, Tensor]]] = [[] for _ in lengths]
+        for (rank, chunk), piece in zip(order, pieces, strict=True):
+            parts[rank].append((chunk.start, piece))
+        ordered = (sorted(part, key=lambda it: it[0]) for part in parts)
+        return [torch.cat([piece for _, piece in part], dim) for part in ordered]
+
+    def _order(self, lengths: Sequence[int]) -> list[tuple[int, slice]]:
+        ranks = range(self.ranks.size)
+        chunks = [(rank, chunk) for rank in ranks for chunk in self.chunks(rank, lengths)]
         layout = self.layout
         if layout is None:
             return chunks
-        every = (layout.of_rank(rank) for rank in range(self.ranks.size))
-        starts = [part.start for it in every for part in it.chunks]
-        return [
-            chunk for _, chunk in sorted(zip(starts, chunks, strict=True), key=lambda it: it[0])
-        ]
+        starts = [part.start for rank in ranks for part in layout.of_rank(rank).chunks]
+        by_start = sorted(zip(starts, chunks, strict=True), key=lambda it: it[0])
+        return [chunk for _, chunk in by_start]
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """Output and log-sum-exp of this rank's queries, in the compute dtype, and what backward needs."""
+    """Output and log-sum-exp of this rank's queries, and what backward needs.
+
+    The output is in the compute dtype or already rounded; `kept_out` is in the compute dtype.
+    """
 
     out: Tensor
     lse: Tensor
     kept: AttentionCall
     kept_out: Tensor
     kept_lse: Tensor
+
+
+class GradientSums:
+    """Sums over calls: of the gradients of queries, and in float64 of those of the affine."""
+
+    def __init__(self, call: AttentionCall) -> None:
+        dtype = compute_dtype(call.query.dtype)
+        self.query = torch.zeros(call.query.shape, dtype=dtype, device=call.query.device)
+        self.affine = [
+            None if t is None else torch.zeros_like(t, dtype=torch.float64)
+            for t in (call.gain, call.bias, call.tau)
+        ]
+
+    def add(self, grads: Gradients, queries: slice) -> None:
+        """Add the gradients of a call with some of the queries."""
+        self.query[:, :, queries] += grads.query
+        for total, grad in zip(self.affine, (grads.gain, grads.bias, grads.tau), strict=True):
+            if total is not None and grad is not None:
+                total += grad
 
 
 def keys_of(call: AttentionCall) -> list[Tensor]:
@@ -83,14 +139,7 @@ def with_keys(call: AttentionCall, tensors: Sequence[Tensor]) -> AttentionCall:
     return replace(call, key=key, value=value, visibility=visibility)
 
 
-def along_sequence(tensor: Tensor) -> int:
-    """The dimension of the sequence: heads come before it, or only rows."""
-    return 2 if tensor.ndim == 4 else 1
-
-
-def cut(
-    call: AttentionCall, queries: slice = EVERYTHING, keys: slice = EVERYTHING
-) -> AttentionCall:
+def cut(call: AttentionCall, queries: slice, keys: slice) -> AttentionCall:
     """The call with some of its queries and some of its keys."""
     return replace(
         call,
@@ -101,44 +150,17 @@ def cut(
     )
 
 
-def keys_format(call: AttentionCall, length: int) -> Format:
-    """The format of a message with `length` keys of calls like this one."""
-    return Format(
-        tuple(
-            ((*t.shape[: along_sequence(t)], length, *t.shape[along_sequence(t) + 1 :]), t.dtype)
-            for t in keys_of(call)
-        )
-    )
+def along_sequence(tensor: Tensor) -> int:
+    """The dimension of the sequence: after heads, or after rows alone."""
+    return min(2, tensor.ndim - 1)
 
 
-class GradientSums:
-    """Sums of the gradients of a call over parts of its queries and keys: in the compute dtype, those of
-    the affine in float64.
-    """
-
-    def __init__(self, call: AttentionCall) -> None:
-        dtype = compute_dtype(call.query.dtype)
-        self.query, self.key, self.value = (
-            torch.zeros(t.shape, dtype=dtype, device=t.device)
-            for t in (call.query, call.key, call.value)
-        )
-        self.affine = [
-            None if t is None else torch.zeros_like(t, dtype=torch.float64)
-            for t in (call.gain, call.bias, call.tau)
-        ]
-
-    def add(self, grads: Gradients, queries: slice = EVERYTHING, keys: slice = EVERYTHING) -> None:
-        """Add the gradients of a part."""
-        self.query[:, :, queries] += grads.query
-        self.key[:, :, keys] += grads.key
-        self.value[:, :, keys] += grads.value
-        for total, grad in zip(self.affine, grads[3:], strict=True):
-            if total is not None and grad is not None:
-                total += grad
+def format_with_length(tensors: Sequence[Tensor], length: int) -> Format:
+    """The format of a message with tensors like these, of another length."""
+    dims = [along_sequence(tensor) for tensor in tensors]
+    shapes = [(*t.shape[:d], length, *t.shape[d + 1 :]) for t, d in zip(tensors, dims, strict=True)]
+    return Format(tuple((s, t.dtype) for s, t in zip(shapes, tensors, strict=True)))
 
 
-def over_chunks(call: AttentionCall, parts: Parts) -> Iterator[tuple[slice, AttentionCall]]:
-    """The queries of a call, chunk by chunk: where they are, and the call with them."""
-    chunks = parts.query_chunks()
-    for queries in chunks:
-        yield queries, call if len(chunks) == 1 else cut(call, queries)
+def _slice(tensor: Tensor, part: slice, dim: int) -> Tensor:
+    return tensor.narrow(dim, part.start, part.stop - part.start)

@@ -13,10 +13,10 @@ from ..backends import choose
 from ..contract import AttentionCall, check_reach, checked_call
 from ..numerics import without_autocast
 from ..visibility import Visibility, VisibilityKeywords
-from . import _gather
+from . import _gather, _heads, _ring
 from ._agreement import agree
 from ._messages import gather, sum_over_ranks
-from ._parts import Parts, Result
+from ._parts import Parts, Result, Rows
 from ._ranks import Ranks
 from .layout import SequenceLayout
 
@@ -32,18 +32,11 @@ class _Method(Protocol):
     def forward(self, call: AttentionCall, parts: Parts) -> Result: ...
 
     def backward(
-        self,
-        call: AttentionCall,
-        parts: Parts,
-        out: Tensor,
-        lse: Tensor,
-        grad_out: Tensor,
-        grad_lse: Tensor,
-        affine_grads: bool,
+        self, call: AttentionCall, parts: Parts, rows: Rows, affine_grads: bool
     ) -> Gradients: ...
 
 
-METHODS: dict[str, _Method] = {"gather": _gather}
+METHODS: dict[str, _Method] = {"ring": _ring, "gather": _gather, "heads": _heads}
 
 
 @with_visibility_keywords
@@ -114,7 +107,16 @@ def context_parallel_attention(
         agreement.lengths = (call.query.shape[2], call.key.shape[2])
     _check_tables(call, ranks)
     query_lengths, key_lengths = zip(*agreement.lengths_by_rank, strict=True)
-    parts = Parts(chosen, ranks, query_lengths, key_lengths, layout)
+    parts = Parts(
+        backend=chosen,
+        ranks=ranks,
+        query_lengths=query_lengths,
+        key_lengths=key_lengths,
+        key_heads=call.key.shape[1],
+        layout=layout,
+        has_positions=visibility.get("key_positions", visibility.get("query_positions"))
+        is not None,
+    )
     out, lse = _Attention.apply(*call.arguments(), parts, METHODS[method])  # type: ignore[no-untyped-call]
     out = out.to(call.query.dtype)
     return (out, lse) if return_lse else out
@@ -142,7 +144,7 @@ class _Attention(torch.autograd.Function):
         call, ranks = AttentionCall.from_arguments(*tensors, *ctx.settings), ctx.parts.ranks
         wanted = any(ctx.needs_input_grad[AFFINE])
         with ranks.reporting(), without_autocast(call.query.device):
-            grads = ctx.method.backward(call, ctx.parts, out, lse, grad_out, grad_lse, wanted)
+            grads = ctx.method.backward(call, ctx.parts, Rows(out, lse, grad_out, grad_lse), wanted)
             if wanted:
                 affine = (None if t is None else sum_over_ranks(t, ranks) for t in grads[AFFINE])
                 grads = Gradients(*grads[: AFFINE.start], *affine)
