@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import Cache
 
 from ..attention import DistanceAffine, Visibility
-from ..model.inputs import FAR, SequenceLayout, default_positions, sequence_layout
+from ..model.inputs import FAR, TokenLayout, default_positions, token_layout
 from ..schemes import LogN, Scheme, TokenPositions
 
 NOTES = "scale_invariant_notes"
@@ -33,12 +33,10 @@ class TokenArguments:
         """Whether positions count the tokens, as a cache requires."""
         return self.positions is None and self.documents is None
 
-    def layout(
-        self, tokens: Tensor, past: int, context_length: int | Tensor | None
-    ) -> SequenceLayout:
+    def layout(self, tokens: Tensor, past: int, context_length: int | Tensor | None) -> TokenLayout:
         """The layout of tokens ``[B, L]`` that follow `past` others in a cache."""
         if past == 0:
-            return sequence_layout(
+            return token_layout(
                 tokens, self.positions, self.documents, self.token_mask, context_length
             )
         end = past + tokens.shape[1]
@@ -50,7 +48,7 @@ class TokenArguments:
             visibility = Visibility(
                 query_positions=new, key_positions=keys, key_mask=self.token_mask
             )
-        return SequenceLayout(TokenPositions(new, per_row), visibility, end)
+        return TokenLayout(TokenPositions(new, per_row), visibility, end)
 
     def reached_lengths(self, end: int) -> int | Tensor:
         """The lengths of the texts after a call: one number, or integers ``[B]``."""

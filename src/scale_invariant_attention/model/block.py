@@ -14,14 +14,14 @@ from ..schemes import Scheme, SchemeLayer
 from ..schemes.rotary import Rotation
 from ._cache import LayerCache
 from .config import GPTConfig
-from .inputs import SequenceLayout
+from .inputs import TokenLayout
 
 
 @dataclass(frozen=True, eq=False)
 class ForwardPass:
     """Everything that the layers share in one call of the model."""
 
-    layout: SequenceLayout
+    layout: TokenLayout
     rotate: Rotation | None
     cache: LayerCache | None
     backend: str

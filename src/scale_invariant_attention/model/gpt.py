@@ -24,11 +24,11 @@ from ._generation import Sampler, generate_tokens
 from .block import Attention, Block, ForwardPass, rms
 from .config import GPTConfig
 from .inputs import (
-    SequenceLayout,
+    TokenLayout,
     cached_layout,
     check_context_length,
     check_inputs,
-    sequence_layout,
+    token_layout,
 )
 from .loss import projected_cross_entropy
 from .parameters import belongs_to_scheme
@@ -145,7 +145,7 @@ class GPT(nn.Module):
         vocab_size = self.config.vocab_size
         check_inputs(vocab_size, tokens, positions, documents, token_mask, context_length, cache)
         if cache is None:
-            layout = sequence_layout(tokens, positions, documents, token_mask, context_length)
+            layout = token_layout(tokens, positions, documents, token_mask, context_length)
         else:
             cache.begin(self, tokens.shape[0])
             check_context_length(cache.context_length, tokens.shape[0])
@@ -156,7 +156,7 @@ class GPT(nn.Module):
         return out
 
     def transformed(
-        self, embedded: Tensor, layout: SequenceLayout, cache: LayerCache | None = None
+        self, embedded: Tensor, layout: TokenLayout, cache: LayerCache | None = None
     ) -> Tensor:
         """Embeddings ``[B, L, W]`` through all blocks, without any checks."""
         x = rms(embedded)

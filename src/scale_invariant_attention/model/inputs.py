@@ -106,7 +106,7 @@ def _readable(tensor: Tensor) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class SequenceLayout:
+class TokenLayout:
     """Positions of the tokens of a forward pass and what they see, the same for every layer."""
 
     tokens: TokenPositions
@@ -114,19 +114,19 @@ class SequenceLayout:
     span: int  # all distances are below it
 
 
-def sequence_layout(
+def token_layout(
     tokens: Tensor,
     positions: Tensor | None,
     documents: Tensor | None,
     token_mask: Tensor | None,
     context_length: int | Tensor | None,
-) -> SequenceLayout:
+) -> TokenLayout:
     """The layout of a call without a cache; arguments as in ``GPT.hidden_states``."""
     length = tokens.shape[1]
     if positions is None and documents is None and token_mask is None:
         indices = torch.arange(length, device=tokens.device)
         context = length if context_length is None else _per_row(context_length)
-        return SequenceLayout(TokenPositions(indices, context), Visibility(), length)
+        return TokenLayout(TokenPositions(indices, context), Visibility(), length)
     runs = None if documents is None else document_runs(documents.expand_as(tokens).long())
     counted = positions is None
     if positions is None:
@@ -143,18 +143,18 @@ def sequence_layout(
     )
     context = lengths if context_length is None else _per_row(context_length)
     span = length if counted else _longest(lengths)
-    return SequenceLayout(TokenPositions(positions, context), visibility, span)
+    return TokenLayout(TokenPositions(positions, context), visibility, span)
 
 
 def cached_layout(
     tokens: Tensor, positions: Tensor | None, token_mask: Tensor | None, cache: KeyValueCache
-) -> SequenceLayout:
+) -> TokenLayout:
     """The layout of tokens that follow those of a cache, in which their positions are stored."""
     start, end = cache.length, cache.length + tokens.shape[1]
     if positions is None and token_mask is None and not cache.keeps_positions:
         indices = torch.arange(start, end, device=tokens.device)
         context = _per_row(cache.context_for(end))
-        return SequenceLayout(TokenPositions(indices, context), Visibility(), end)
+        return TokenLayout(TokenPositions(indices, context), Visibility(), end)
     if not cache.keeps_positions:
         earlier = torch.arange(start, device=tokens.device).expand(tokens.shape[0], -1)
         cache.keep_positions(earlier, torch.ones_like(earlier, dtype=torch.bool), start=0)
@@ -172,7 +172,7 @@ def cached_layout(
         key_mask=key_mask,
     )
     context = _per_row(cache.context_for(lengths.squeeze(1)))
-    return SequenceLayout(TokenPositions(positions, context), visibility, _longest(lengths))
+    return TokenLayout(TokenPositions(positions, context), visibility, _longest(lengths))
 
 
 def _following(token_mask: Tensor, earlier: Tensor, earlier_mask: Tensor) -> Tensor:
