@@ -1,4 +1,4 @@
-"""Scenarios that two processes run together, connected as by torchrun.
+"""Scenarios that two or more processes run together, connected as by torchrun.
 
 A script maps names to actions that take a rank, and passes them to `main`; a test runs the script with
 `outcomes`.
@@ -72,19 +72,19 @@ def stopped_after(step, stopped_rank, rank, train):
     interrupted_after(step, interrupt, train)
 
 
-def main(scenarios):
-    """Run all scenarios in both processes, and print the outcome of each."""
+def main(scenarios, size=SIZE):
+    """Run all scenarios in all processes, and print the outcome of each."""
     torch.set_num_threads(1)
     ports = [_free_port() for _ in scenarios]
     children = []
-    for rank in range(SIZE):
+    for rank in range(size):
         child = os.fork()
         if child == 0:
             # Never wait forever for a process that failed.
             signal.alarm(150)
             code = 1
             try:
-                _run_scenarios(scenarios, rank, ports)
+                _run_scenarios(scenarios, rank, size, ports)
                 code = 0
             except BaseException:
                 traceback.print_exc()
@@ -96,7 +96,7 @@ def main(scenarios):
         child, status = os.wait()
         children.remove(child)
         if status:
-            # The other process would wait for it.
+            # The other processes would wait for it.
             for left in children:
                 os.kill(left, signal.SIGKILL)
             sys.exit(f"a process ended with {os.waitstatus_to_exitcode(status)}")
@@ -108,8 +108,8 @@ def _free_port():
         return server.getsockname()[1]
 
 
-def _run_scenarios(scenarios, rank, ports):
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(SIZE)}
+def _run_scenarios(scenarios, rank, size, ports):
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
     for (name, action), port in zip(scenarios.items(), ports, strict=True):
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         try:
@@ -119,4 +119,4 @@ def _run_scenarios(scenarios, rank, ports):
             end = f"{type(error).__name__}: {error}"
         os.write(
             1, f"{name} {rank} {end}\n".encode()
-        )  # one write, so that lines of the two processes do not mix
+        )  # one write, so that lines of processes do not mix

@@ -24,7 +24,10 @@ from .terminal import Page, counted, progress_bars
 # Seconds over which the remaining time is estimated: steps with validation take longer.
 ESTIMATED_OVER = 600.0
 
-OPTIONS = ("--recipe", "--output", "--device", "--tensorboard", "--print-config", "--help")
+OPTIONS = (
+    *("--recipe", "--output", "--device", "--context-parallel", "--tensorboard"),
+    *("--print-config", "--help"),
+)
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -40,6 +43,10 @@ def train_command(
         Option("--output", "-o", help="Folder of the run; by default runs/RECIPE-SCHEME."),
     ] = None,
     device: Device = None,
+    context_parallel: Annotated[
+        int,
+        Option(min=1, help="Processes that share each sequence, for lengths beyond one device."),
+    ] = 1,
     tensorboard: Annotated[
         bool,
         Option(
@@ -54,7 +61,8 @@ def train_command(
 
     Every field that --print-config shows can be set, for example: --scheme rope --steps 1000
     --clip-norm 1 --scheme-options tau=1,learn_tau=true. To train with several processes: torchrun
-    --nproc-per-node 2 -m scale_invariant_attention.cli train, with the same options.
+    --nproc-per-node 2 -m scale_invariant_attention.cli train, with the same options. They share each
+    batch by rows or, in groups of --context-parallel, by parts of each row.
     """
     config = or_bad_parameter(lambda: recipe(name, **parse_fields(context.args, options=OPTIONS)))
     if print_config:
@@ -63,9 +71,9 @@ def train_command(
     folder = output or Path("runs") / f"{name}-{config.scheme}"
     with training_errors():
         if is_first_rank():
-            _train_with_output(config, folder, device, tensorboard)
+            _train_with_output(config, folder, device, context_parallel, tensorboard)
         else:
-            train(config, folder, device=device)
+            train(config, folder, device=device, context_parallel=context_parallel)
 
 
 @contextmanager
@@ -84,7 +92,11 @@ def training_errors(*others: type[Exception]) -> Iterator[None]:
 
 
 def _train_with_output(
-    config: TrainingConfig, folder: Path, device: str | None, tensorboard: bool
+    config: TrainingConfig,
+    folder: Path,
+    device: str | None,
+    context_parallel: int,
+    tensorboard: bool,
 ) -> None:
     page = Page()
     page.line(
@@ -99,7 +111,14 @@ def _train_with_output(
                 log(now)
             show(now)
 
-        train(config, folder, device=device, watch=watch, notice=notice)
+        train(
+            config,
+            folder,
+            device=device,
+            context_parallel=context_parallel,
+            watch=watch,
+            notice=notice,
+        )
     page.line(f"Trained. The model is in {folder / MODEL}")
 
 

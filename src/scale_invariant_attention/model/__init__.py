@@ -11,6 +11,7 @@ import torch  # noqa: F401  the examples use it
 from ._cache import KeyValueCache
 from ._generation import left_padded
 from .config import PRESETS, GPTConfig
+from .context_parallel import ContextParallel, WholeLosses
 from .gpt import GPT
 from .loss import projected_cross_entropy
 from .parameters import ParameterSplit, parameter_split
@@ -20,11 +21,13 @@ from .storage import SavedModelError
 __all__ = [
     "GPT",
     "PRESETS",
+    "ContextParallel",
     "GPTConfig",
     "KeyValueCache",
     "ParameterSplit",
     "PretrainedModel",
     "SavedModelError",
+    "WholeLosses",
     "find_pretrained",
     "left_padded",
     "parameter_split",

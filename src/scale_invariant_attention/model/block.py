@@ -10,10 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention import DistanceAffine
+from ..attention.api import attend
 from ..schemes import Scheme, SchemeLayer
 from ..schemes.rotary import Rotation
 from ._cache import LayerCache
 from .config import GPTConfig
+from .context_parallel import SharedRows
 from .inputs import TokenLayout
 
 
@@ -25,6 +27,7 @@ class ForwardPass:
     rotate: Rotation | None
     cache: LayerCache | None
     backend: str
+    shared: SharedRows | None = None
 
 
 class Block(nn.Module):
@@ -77,8 +80,9 @@ class Attention(nn.Module):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, call: ForwardPass) -> Tensor:
         """``[B, H, L, D]``, ``[B, H, N, D]`` and ``[B, H, N, D]`` to ``[B, H, L, D]``."""
         visibility, affine = call.layout.visibility, self.affine(call, query)
+        op = attend if call.shared is None else call.shared.attend
         out: Tensor = self.scheme.attend(
-            query, key, value, visibility, affine=affine, backend=call.backend
+            query, key, value, visibility, affine=affine, op=op, backend=call.backend
         )
         return out
 

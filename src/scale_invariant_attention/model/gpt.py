@@ -23,6 +23,7 @@ from ._cache import KeyValueCache, LayerCache
 from ._generation import Sampler, generate_tokens
 from .block import Attention, Block, ForwardPass, rms
 from .config import GPTConfig
+from .context_parallel import ContextParallel, SharedRows
 from .inputs import (
     TokenLayout,
     cached_layout,
@@ -102,6 +103,7 @@ class GPT(nn.Module):
         token_mask: Tensor | None = None,
         context_length: int | Tensor | None = None,
         cache: KeyValueCache | None = None,
+        context_parallel: ContextParallel | None = None,
         reduction: Literal["mean", "none"] = "mean",
     ) -> Tensor:
         """The logits ``[B, L, V]``, float32; with targets the loss.
@@ -117,6 +119,8 @@ class GPT(nn.Module):
             context_length: the context length for schemes that depend on it: a number, or integers
                 ``[B]``. By default the length of a token's document.
             cache: from `new_cache`; the tokens follow those in it, and are added to it.
+            context_parallel: the ranks that share the rows of this call. All of them pass whole rows;
+                each gets the logits or losses of its own part.
             reduction: "mean", or "none" for the loss of every token, ``[B, L]``.
         """
         hidden = self.hidden_states(
@@ -126,9 +130,12 @@ class GPT(nn.Module):
             token_mask=token_mask,
             context_length=context_length,
             cache=cache,
+            context_parallel=context_parallel,
         )
         if targets is None:
             return self.logits(hidden)
+        if context_parallel is not None:
+            targets = context_parallel.part(targets)
         return projected_cross_entropy(hidden, self.head.weight, targets, reduction=reduction)
 
     def hidden_states(
@@ -140,23 +147,32 @@ class GPT(nn.Module):
         token_mask: Tensor | None = None,
         context_length: int | Tensor | None = None,
         cache: KeyValueCache | None = None,
+        context_parallel: ContextParallel | None = None,
     ) -> Tensor:
         """The input of the head, ``[B, L, W]``; arguments as in `forward`."""
         vocab_size = self.config.vocab_size
-        check_inputs(vocab_size, tokens, positions, documents, token_mask, context_length, cache)
+        described = (positions, documents, token_mask, context_length)
+        check_inputs(vocab_size, tokens, *described, cache, context_parallel)
+        shared = None if context_parallel is None else context_parallel.rows(tokens.shape[1])
         if cache is None:
-            layout = token_layout(tokens, positions, documents, token_mask, context_length)
+            layout = token_layout(tokens, *described)
+            if shared is not None:
+                layout, tokens = layout.part(shared), shared.part(tokens)
         else:
             cache.begin(self, tokens.shape[0])
             check_context_length(cache.context_length, tokens.shape[0])
             layout = cached_layout(tokens, positions, token_mask, cache)
-        out = self.transformed(self.embedding(tokens.long()), layout, cache)
+        out = self.transformed(self.embedding(tokens.long()), layout, cache, shared)
         if cache is not None:
             cache.length += tokens.shape[1]
         return out
 
     def transformed(
-        self, embedded: Tensor, layout: TokenLayout, cache: LayerCache | None = None
+        self,
+        embedded: Tensor,
+        layout: TokenLayout,
+        cache: LayerCache | None = None,
+        shared: SharedRows | None = None,
     ) -> Tensor:
         """Embeddings ``[B, L, W]`` through all blocks, without any checks."""
         x = rms(embedded)
@@ -164,7 +180,7 @@ class GPT(nn.Module):
         if self.scheme.rotary is not None:
             dtype = compute_dtype(x.dtype)
             rotate = rotation(self.scheme.rotary, layout.tokens, self.config.head_dim, dtype)
-        call = ForwardPass(layout, rotate, cache, self.backend)
+        call = ForwardPass(layout, rotate, cache, self.backend, shared)
         for block in self.blocks:
             if self.checkpoint_activations and torch.is_grad_enabled():
                 x = checkpoint(block, x, call, use_reentrant=False)

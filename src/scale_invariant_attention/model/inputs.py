@@ -3,7 +3,7 @@
 Shapes: B batch, L tokens of the call, N tokens including those of a cache.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from ..attention import Visibility
 from ..attention.numerics import holds_values
 from ..schemes import TokenPositions
 from ._cache import KeyValueCache
+from .context_parallel import ContextParallel, SharedRows
 
 # Angles are computed in float64, which represents integers up to this.
 FARTHEST = 2**53
@@ -28,6 +29,7 @@ def check_inputs(
     token_mask: Tensor | None = None,
     context_length: int | Tensor | None = None,
     cache: KeyValueCache | None = None,
+    context_parallel: ContextParallel | None = None,
 ) -> None:
     """Check every argument of a call before anything runs."""
     _check_integers("tokens", tokens)
@@ -67,6 +69,8 @@ def check_inputs(
     check_context_length(context_length, tokens.shape[0])
     if cache is None:
         return
+    if context_parallel is not None:
+        raise ValueError("context_parallel cannot be given with a cache, which one process holds")
     if not isinstance(cache, KeyValueCache):
         raise TypeError(f"cache must come from new_cache(), got {type(cache).__name__}")
     if documents is not None:
@@ -112,6 +116,26 @@ class TokenLayout:
     tokens: TokenPositions
     visibility: Visibility
     span: int  # all distances are below it
+
+    def part(self, rows: SharedRows) -> "TokenLayout":
+        """The layout of one rank's part of the tokens, for attention to those of all ranks."""
+        tokens, seen = self.tokens, self.visibility
+        context = tokens.context_length
+        if isinstance(context, Tensor) and context.shape[1] > 1:
+            context = rows.part(context)
+        visibility = replace(
+            seen,
+            key_positions=_part(seen.key_positions, rows),
+            key_mask=_part(seen.key_mask, rows),
+            key_documents=_part(seen.key_documents, rows),
+        )
+        return TokenLayout(
+            TokenPositions(rows.part(tokens.positions), context), visibility, self.span
+        )
+
+
+def _part(tensor: Tensor | None, rows: SharedRows) -> Tensor | None:
+    return None if tensor is None else rows.part(tensor)
 
 
 def token_layout(

@@ -3,7 +3,7 @@
 Shapes: B batch, H heads, L queries, N keys, D head_dim.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -78,15 +78,17 @@ class SchemeLayer(nn.Module):
         visibility: Visibility,
         *,
         affine: DistanceAffine | None,
+        op: Callable[..., Any] = attend,
         **settings: Any,
     ) -> Any:
         """Attention of rotated, scaled queries ``[B, H, L, D]`` to keys and values ``[B, Hk, N, D]``.
 
         `affine` holds the tables of :meth:`affine`, or is None to compute the transform from
-        :meth:`tau`, without tables. `settings` are scale, return_lse and backend of the op. Returns what
-        the op returns: ``[B, H, L, D]``, with `return_lse` also the log-sum-exp ``[B, H, L]``.
+        :meth:`tau`, without tables. `settings` are scale, return_lse and backend of `op`, which has the
+        arguments of the op. Returns what the op returns: ``[B, H, L, D]``, with `return_lse` also the
+        log-sum-exp ``[B, H, L]``.
         """
         tau = self.tau(query.device) if affine is None else None
         if affine is None and tau is None:
             raise ValueError(f"affine must be given for {self.scheme}, which has no tau")
-        return attend(query, key, value, affine=affine, tau=tau, visibility=visibility, **settings)
+        return op(query, key, value, affine=affine, tau=tau, visibility=visibility, **settings)

@@ -22,7 +22,7 @@ from ..data import SameTokens
 from ..data.tasks import NOT_SCORED, TaskExamples
 from ..evaluation.losses import Scored, rows_at_once, token_losses
 from ..files import check_writable
-from ..model import GPT
+from ..model import GPT, WholeLosses
 from ._optimisers import build_optimisers, fast_in_bfloat16
 from ._parallel import hold_model, load_whole, whole, whole_on_first
 from .checkpoints import (
@@ -68,6 +68,7 @@ def train(
     folder: str | PathLike[str],
     *,
     device: torch.device | str | None = None,
+    context_parallel: int = 1,
     watch: Callable[[Progress], object] = lambda progress: None,
     notice: Callable[[str], object] = lambda text: None,
 ) -> GPT:
@@ -80,13 +81,14 @@ def train(
 
     Processes started by torchrun share every batch, and may be more or fewer when the run resumes. All
     must use the same folder. Each returns the whole model; with ``parallel="shard"`` it is read from
-    ``model/``, to the CPU.
+    ``model/``, to the CPU. With `context_parallel`, as many of them share each row of a batch, for rows
+    that do not fit on one device; it changes nothing but rounding, and may change when the run resumes.
 
     `device` None takes a GPU if there is one, a different one per process. Rank 0 calls `watch` after
     every step, and `notice` with sentences for the user.
     """
     folder = Path(folder)
-    with open_ranks(device) as ranks, ExitStack() as opened:
+    with open_ranks(device, context_parallel=context_parallel) as ranks, ExitStack() as opened:
         notify = notice if ranks.rank == 0 else lambda text: None
         training = _Training(config, folder, ranks)
         opened.callback(training.held.leave)
@@ -126,7 +128,12 @@ class _Training:
             raise ValueError(
                 f"precision must be float32 on {self.device}, {reason}, got 'bfloat16'"
             )
-        self.data = open_training_data(config, ranks.rank, ranks.size)
+        if config.compile and ranks.context_parallel is not None:
+            raise ValueError(
+                f"compile must be false with context_parallel, got {config.compile} with "
+                f"context_parallel {ranks.sharing}: messages between ranks cannot be compiled"
+            )
+        self.data = open_training_data(config, ranks.reader, ranks.readers)
         torch.manual_seed(config.seed)
         checkpointing = config.checkpoint_activations
         model = GPT(
@@ -178,6 +185,7 @@ class _Training:
             on_gpu = self.device.type == "cuda"
             device = torch.cuda.get_device_name(self.device) if on_gpu else "cpu"
             facts = {"seed": self.config.seed, "device": device, "ranks": self.ranks.size}
+            facts |= {"context_parallel": self.ranks.sharing}
             self.run.start(self.step, **facts, tokens=self.data.tokens)
 
     def is_due(self, every: int) -> bool:
@@ -249,14 +257,15 @@ class _Training:
         rows = self.config.micro_batch_size or len(tokens)
         parts = list(zip(torch.split(tokens, rows), torch.split(targets, rows), strict=True))
         # Gradients are averaged over ranks, so each part is weighted by its share of all scored tokens.
-        (scored,) = self.ranks.sum(_scored(targets))
+        (scored,) = self.ranks.sum(self._scored_here(targets))
         mean = 0.0
         for number, (inputs, expected) in enumerate(parts, start=1):
-            share = _scored(expected) * self.ranks.size / scored
+            share = self._scored_here(expected) * self.ranks.size / scored
             with self.held.exchanging(last=number == len(parts)):
                 with self.config.autocast(self.device):
                     batch = inputs.to(self.device), expected.to(self.device)
-                    loss: Tensor = self.held.called(*batch)
+                    ranks = self.ranks.context_parallel
+                    loss: Tensor = self.held.called(*batch, context_parallel=ranks)
                 (loss * share).backward()  # type: ignore[no-untyped-call]
             mean += share * loss.item()
         (total,) = self.ranks.sum(mean)
@@ -265,6 +274,11 @@ class _Training:
         if self.config.clip_norm is not None:
             clip_grads_with_norm_(parameters, self.config.clip_norm, norm)
         return total / self.ranks.size, float(norm)
+
+    def _scored_here(self, targets: Tensor) -> int:
+        """Number of scored tokens of rows that this rank holds itself."""
+        ranks = self.ranks.context_parallel
+        return _scored(targets if ranks is None else ranks.part(targets))
 
     def _check_sound(self, loss: float, norm: float) -> None:
         guessing = math.log(self.config.vocab_size)
@@ -291,7 +305,7 @@ def validation_losses(
     """Mean loss per length, in nats, the same on every rank; all ranks must call this.
 
     All call the model equally often, because ranks that hold a part of the weights need the others in
-    each call. A rank that has no batch left repeats another's, and does not count it.
+    each call. A reader that has no batch left repeats another's, and does not count it.
 
     >>> from scale_invariant_attention.data import standard_library
     >>> from scale_invariant_attention.model import GPTConfig
@@ -301,13 +315,15 @@ def validation_losses(
     {32: 5.545, 64: 5.545}
     """
     losses = {}
+    if ranks.context_parallel is not None:
+        model = WholeLosses(model, ranks.context_parallel)
     for length in tokens.lengths:
         batches = tokens.batches(length, batch_size=rows_at_once(length))
         own, scored = 0.0, 0
-        while turn := list(islice(batches, ranks.size)):
-            inputs, targets = turn[min(ranks.rank, len(turn) - 1)]
+        while turn := list(islice(batches, ranks.readers)):
+            inputs, targets = turn[min(ranks.reader, len(turn) - 1)]
             loss = float(token_losses(model, inputs, targets, ranks.device).sum())
-            if ranks.rank < len(turn):
+            if ranks.reader < len(turn) and ranks.speaks_for_reader:
                 own += loss
                 scored += _scored(targets)
         total, count = ranks.sum(own, scored)

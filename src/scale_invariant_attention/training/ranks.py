@@ -10,6 +10,9 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
+from ..arguments import integer
+from ..model import ContextParallel
+
 Result = TypeVar("Result")
 
 # How long ranks wait for one that may be evaluating alone.
@@ -22,11 +25,32 @@ class FirstRankFailedError(RuntimeError):
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among all: its rank, their number, and its device."""
+    """This process among all: its rank, their number, and its device.
+
+    With `context_parallel`, `sharing` neighbouring ranks share the rows of a batch, each with a part of
+    every row. They form one *reader*: all of them read the same rows, and readers read different ones.
+    """
 
     rank: int
     size: int
     device: torch.device
+    sharing: int = 1
+    context_parallel: ContextParallel | None = None
+
+    @property
+    def reader(self) -> int:
+        """Which of the readers this rank belongs to."""
+        return self.rank // self.sharing
+
+    @property
+    def readers(self) -> int:
+        """Number of groups of ranks that read different rows."""
+        return self.size // self.sharing
+
+    @property
+    def speaks_for_reader(self) -> bool:
+        """Whether this is the first rank of its reader, which counts what all of them know."""
+        return self.rank % self.sharing == 0
 
     def sum(self, *values: float) -> tuple[float, ...]:
         """The sum of each value over all ranks, in float64; all ranks must call this.
@@ -62,13 +86,20 @@ def is_first_rank() -> bool:
 
 
 @contextmanager
-def open_ranks(device: torch.device | str | None = None) -> Iterator[Ranks]:
-    """Open the ranks of this process group, which is created if torchrun started this process."""
+def open_ranks(
+    device: torch.device | str | None = None, *, context_parallel: int = 1
+) -> Iterator[Ranks]:
+    """Open the ranks of this process group, which is created if torchrun started this process.
+
+    `context_parallel` is the number of ranks that share each row.
+    """
     device = find_device(device)
+    integer("context_parallel", context_parallel, at_least=1)
     if dist.is_available() and dist.is_initialized():
-        yield Ranks(dist.get_rank(), dist.get_world_size(), device)
+        yield _opened(device, context_parallel)
         return
-    size = int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+    size = process_count()
+    _check_divides(context_parallel, size)
     if size == 1:
         yield Ranks(0, 1, device)
         return
@@ -76,9 +107,37 @@ def open_ranks(device: torch.device | str | None = None) -> Iterator[Ranks]:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
     try:
-        yield Ranks(dist.get_rank(), dist.get_world_size(), device)
+        yield _opened(device, context_parallel)
     finally:
         dist.destroy_process_group()
+
+
+def process_count() -> int:
+    """Number of processes that torchrun started, 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+
+
+def _opened(device: torch.device, sharing: int) -> Ranks:
+    """The ranks of the default group, as a mesh of readers and the ranks that share their rows."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    _check_divides(sharing, size)
+    if sharing == 1:
+        return Ranks(rank, size, device)
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh(
+        device.type, (size // sharing, sharing), mesh_dim_names=("data", "context")
+    )
+    return Ranks(rank, size, device, sharing, ContextParallel(mesh.get_group("context")))
+
+
+def _check_divides(context_parallel: int, processes: int) -> None:
+    if processes % context_parallel:
+        started = f"the number of processes, {processes}"
+        raise ValueError(
+            f"context_parallel must divide {started}, got {context_parallel}; start a multiple of it, "
+            f"as with torchrun --nproc-per-node {context_parallel}"
+        )
 
 
 def find_device(name: torch.device | str | None = None) -> torch.device:
