@@ -30,7 +30,7 @@ Data = Annotated[
     str | None,
     Option(
         metavar="DATA",
-        help="standard-library, text:FOLDER or shards:FOLDER, whose validation split is used; by "
+        help="standard-library, text:PATH or shards:PATH, whose validation split is used; by "
         "default what the run was trained on.",
     ),
 ]

@@ -152,7 +152,7 @@ def text_encoding(folder: Path, vocab_size: int) -> Encoding:
         return BYTES
     raise FileNotFoundError(
         f"{folder} has no {KEPT} to encode text with: save the tokenizer there, with "
-        f"tokenizer.save_pretrained, or give --data shards:FOLDER with tokens of this model"
+        f"tokenizer.save_pretrained, or give --data shards:PATH with tokens of this model"
     )
 
 
