@@ -19,6 +19,14 @@ ModelFolder = Annotated[
         "pretrained model.",
     ),
 ]
+AnyModelFolder = Annotated[
+    Path,
+    Argument(
+        metavar="RUN",
+        help="Folder of a run, of one of its checkpoints, of a saved model or of a transformers model; "
+        "or the name of a pretrained model.",
+    ),
+]
 Lengths = Annotated[
     str | None,
     Option(

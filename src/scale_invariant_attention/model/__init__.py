@@ -9,7 +9,7 @@ torch.Size([1, 5])
 import torch  # noqa: F401  the examples use it
 
 from ._cache import KeyValueCache
-from ._generation import left_padded
+from ._generation import Sampler, left_padded
 from .config import PRESETS, GPTConfig
 from .gpt import GPT
 from .loss import projected_cross_entropy
@@ -24,6 +24,7 @@ __all__ = [
     "KeyValueCache",
     "ParameterSplit",
     "PretrainedModel",
+    "Sampler",
     "SavedModelError",
     "find_pretrained",
     "left_padded",
