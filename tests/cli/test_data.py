@@ -119,13 +119,37 @@ def test_a_file_that_is_no_text_is_named(texts, tmp_path):
     assert run("shards", texts, "-o", tmp_path / "out", "--suffix", ".txt").exit_code == 0
 
 
-def test_one_document_cannot_be_in_both_splits(texts, tmp_path):
-    done = run("shards", texts / "00.txt", "-o", tmp_path / "out")
+def test_a_single_file_is_divided_by_position(texts, tmp_path):
+    done = run("shards", texts / "09.txt", "-o", tmp_path / "out")
     assert done.exit_code == 0
-    assert "there are too few" in done.stdout
+    assert done.stdout.startswith("1 document, bytes\n")
+    size = len("text 9 " * 10)
+    assert rows(done.stdout)["train"] == [f"{1 + size * 9 // 10}", "1"]
+    assert rows(done.stdout)["validation"] == [f"{1 + size // 10}", "1"]
     alone = run("shards", texts / "00.txt", "-o", tmp_path / "alone", "--validation", 1)
-    assert "there are too few" not in alone.stdout
+    assert "No document is left" not in alone.stdout
     assert len(open_shards(tmp_path / "alone", "validation")) == len("\0text 0 ")
+
+
+def test_too_few_documents_for_both_splits(texts, tmp_path):
+    done = run("shards", texts / "00.txt", texts / "01.txt", "-o", tmp_path / "out")
+    assert done.exit_code == 0
+    assert "No document is left for validation: there are too few" in done.stdout
+
+
+def test_show_text(texts):
+    done = run("show", f"text:{texts / '09.txt'}")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith(f"The text of {texts / '09.txt'}, as bytes\n")
+    assert rows(done.stdout.partition("Fingerprints")[0])["validation"][:2] == ["8", "1"]
+    assert run("show", "standard-library").stdout == run("show").stdout
+
+
+def test_show_names_the_corpus_of_a_path(texts, shards):
+    done = run("show", texts / "09.txt")
+    assert done.exit_code == 1
+    assert f"give 'text:{texts / '09.txt'}'" in done.stderr
+    assert run("show", f"shards:{shards}").stdout == run("show", shards).stdout
 
 
 def test_an_interrupted_command_says_how_to_resume(texts, tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import sys
 from dataclasses import fields
 
 import pytest
+from small_tokenizers import byte_level
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tiny_training import options, same_weights, tiny_config, weights
 from typer.testing import CliRunner
@@ -78,6 +79,31 @@ def test_training_and_again(tmp_path):
     again = run("-o", tmp_path / "run", *options())
     assert again.exit_code == 0
     assert again.stderr == "Resuming from step 8 of 8.\n"
+
+
+def test_one_file_of_text_is_enough(tmp_path):
+    """The habit of nanoGPT: train, evaluate and generate from input.txt alone."""
+    text = tmp_path / "input.txt"
+    text.write_text("To be, or not to be, that is the question.\n" * 200)
+    done = run("-o", tmp_path / "run", *options(steps=2), "--data", f"text:{text}")
+    assert done.exit_code == 0, done.output
+    for words in (("evaluate", "--lengths", "32"), ("generate", "--max-new-tokens", "4")):
+        used = CliRunner().invoke(app, [words[0], str(tmp_path / "run"), *words[1:]])
+        assert used.exit_code == 0, used.output
+    bare = run("-o", tmp_path / "bare", *options(steps=2), "--data", text)
+    assert bare.exit_code == 2
+    assert f"give 'text:{text}'" in bare.stderr
+
+
+def test_shards_of_a_tokenizer_set_the_vocabulary(tmp_path):
+    byte_level().save(str(tmp_path / "bpe.json"))
+    (tmp_path / "input.txt").write_text("a wheel is a wheel is a wheel " * 200)
+    words = ["data", "shards", tmp_path / "input.txt", "--tokenizer", tmp_path / "bpe.json"]
+    made = CliRunner().invoke(app, [str(it) for it in (*words, "-o", tmp_path / "shards")])
+    assert made.exit_code == 0, made.output
+    done = run("-o", tmp_path / "run", *options(steps=1), "--data", f"shards:{tmp_path / 'shards'}")
+    assert done.exit_code == 0, done.output
+    assert read_config(tmp_path / "run")["vocab_size"] == byte_level().get_vocab_size() > 256
 
 
 def test_event_files_are_written_on_request(tmp_path):

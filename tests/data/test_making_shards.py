@@ -119,6 +119,16 @@ def test_the_same_tokens_as_in_memory(tmp_path):
         assert open_shards(tmp_path / "shards", split).fingerprint() == expected.fingerprint()
 
 
+def test_a_single_document_is_divided_as_in_memory(tmp_path):
+    text = tmp_path / "input.txt"
+    text.write_bytes(b"".join(texts()))
+    made = make(tmp_path / "shards", TextFiles(text))
+    assert made.documents == 1
+    for split in ("train", "validation"):
+        stream = text_files(text, split=split, validation=0.3)
+        assert open_shards(tmp_path / "shards", split).fingerprint() == stream.fingerprint()
+
+
 def test_sizes_of_batches_and_saves_change_nothing(tmp_path, monkeypatch):
     make(tmp_path / "a")
     monkeypatch.setattr(making_shards, "_BATCH_BYTES", 100)

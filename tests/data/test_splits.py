@@ -2,7 +2,12 @@ import hashlib
 
 import pytest
 
-from scale_invariant_attention.data.tokens import assign_split, check_share, check_split
+from scale_invariant_attention.data.tokens import (
+    assign_split,
+    check_share,
+    check_split,
+    divide,
+)
 
 
 def test_the_fraction_is_about_as_requested():
@@ -40,3 +45,25 @@ def test_only_fractions_are_accepted(share):
 def test_only_splits_are_accepted():
     with pytest.raises(ValueError, match="got 'test'"):
         check_split("test")
+
+
+@pytest.mark.parametrize("validation", [0, 0.1, 0.5, 1])
+def test_a_text_that_is_alone_is_divided_by_position(validation):
+    text = bytes(range(1, 101))
+    parts = divide(text, validation, alone=True)
+    assert parts.get("train", b"") + parts.get("validation", b"") == text
+    assert len(parts.get("validation", b"")) == 100 * validation
+    assert all(parts.values())
+
+
+def test_no_character_is_cut():
+    text = "a€𝄞".encode() * 50
+    for tenths in range(11):
+        for part in divide(text, tenths / 10, alone=True).values():
+            part.decode()
+    # Bytes that never end a character are no text, but are not lost either.
+    assert b"".join(divide(b"\x80" * 100, 0.1, alone=True).values()) == b"\x80" * 100
+
+
+def test_a_text_that_is_not_alone_stays_whole():
+    assert divide(b"bisect.py", 0.5, alone=False) == {"validation": b"bisect.py"}

@@ -104,9 +104,28 @@ def test_splits_share_nothing_not_even_copies(tmp_path):
 
 
 def test_a_split_without_files_is_an_error(folder):
-    with pytest.raises(ValueError, match="split='validation' with validation=0 leaves none of 4"):
+    with pytest.raises(
+        ValueError, match="split='validation' with validation=0 leaves nothing of 4"
+    ):
         text_files(folder, split="validation", validation=0)
     with pytest.raises(ValueError, match="fraction from 0 to 1, got 2"):
         text_files(folder, split="train", validation=2)
     with pytest.raises(ValueError, match="got 'dev'"):
         text_files(folder, split="dev")
+
+
+def test_of_a_single_file_the_last_tenth_is_held_out(tmp_path):
+    text = "".join(f"Line {number} of the text.\n" for number in range(1000)).encode()
+    (tmp_path / "input.txt").write_bytes(text)
+    for where in (tmp_path / "input.txt", tmp_path):
+        train, held_out = (text_files(where, split=it) for it in ("train", "validation"))
+        parts = [bytes(it.read(1, len(it))) for it in (train, held_out)]
+        assert b"".join(parts) == text
+        assert len(parts[1]) == round(len(text) / 10)
+        assert len(text_files(where)) == 1 + len(text)
+
+
+def test_a_single_file_can_be_too_short_to_divide(tmp_path):
+    (tmp_path / "input.txt").write_bytes(b"abc")
+    with pytest.raises(ValueError, match=r"leaves nothing of the file .*input\.txt"):
+        text_files(tmp_path, split="validation")

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from scale_invariant_attention.data import standard_library, write_shard
+from scale_invariant_attention.training import recipe
 from scale_invariant_attention.training.training_data import corpus_encoding, open_corpus
 
 
@@ -36,8 +37,29 @@ def test_shards_by_their_names(tmp_path):
 
 @pytest.mark.parametrize("data", ["", "fineweb10B", "text:", "shards:", "texts:here", "standard"])
 def test_the_error_says_what_a_value_may_be(data):
-    with pytest.raises(ValueError, match=r"data must be 'standard-library', 'text:FOLDER' or"):
+    with pytest.raises(ValueError, match=r"data must be 'standard-library', 'text:PATH' or"):
         open_corpus(data, "train", 256)
+
+
+def test_a_path_is_met_with_the_name_of_its_corpus(texts, tmp_path):
+    shards = tmp_path / "shards"
+    write_shard(shards / "some_train_000001.bin", np.array([50256, 5]))
+    for path, kind in ((texts / "0.txt", "text"), (texts, "text"), (shards, "shards")):
+        with pytest.raises(ValueError, match=f"got '{path}'; for this .*, give '{kind}:{path}'"):
+            open_corpus(str(path), "train", 256)
+    with pytest.raises(ValueError, match="got 'fineweb'; there is no file or folder of that name"):
+        open_corpus("fineweb", "train", 256)
+
+
+def test_shards_set_the_vocabulary_unless_it_is_given(tmp_path):
+    write_shard(tmp_path / "some_train_000001.bin", np.array([50256, 5]))
+    data = f"shards:{tmp_path}"
+    assert recipe("mini", data=data).vocab_size == 50_257
+    # Of more tokens than there are, a few are never used.
+    assert recipe("162m-4k", data=data).vocab_size == 50_304
+    assert recipe("mini", data=data, vocab_size=50_432).vocab_size == 50_432
+    assert recipe("mini", data=f"shards:{tmp_path / 'missing'}").vocab_size == 256
+    assert recipe("mini", data="text:input.txt").vocab_size == 256
 
 
 def test_a_folder_that_is_missing_is_named(tmp_path):

@@ -29,33 +29,23 @@ app = typer.Typer(
 
 @app.command()
 def show(
-    where: Annotated[
+    data: Annotated[
         list[str] | None,
         Argument(
-            metavar="WHERE",
-            help="Shards: files, folders or quoted patterns; by default the corpus that needs no "
-            "download, the source of Python's standard library.",
+            metavar="DATA",
+            help="standard-library, which is the default and needs no download, text:PATH or "
+            "shards:PATH; or files, folders or quoted patterns of shards.",
         ),
     ] = None,
 ) -> None:
     """Show the size, the documents and the fingerprint of a corpus."""
-    from ..data import FetchError, find_shards, open_shards, standard_library
-    from ..data.shards import split_of
-    from ..data.tokens import SPLITS
+    from ..data import FetchError
+    from ..training.training_data import STANDARD_LIBRARY
 
     page = Page()
     with plain_errors(FetchError):
-        streams: dict[str, TokenStream]
-        if where:
-            files = find_shards(where)
-            by_split: dict[str, list[Path]] = {}
-            for file in files:
-                by_split.setdefault(split_of(file) or "other", []).append(file)
-            streams = {split: open_shards(of_split) for split, of_split in by_split.items()}
-            page.line(f"{counted(len(files), 'shard')}, starting with {files[0]}")
-        else:
-            page.line(f"The standard library of Python {platform.python_version()}, as bytes")
-            streams = {split: standard_library(split) for split in SPLITS}
+        described, streams = _streams(data or [STANDARD_LIBRARY])
+        page.line(described)
         page.line(f"Vocabulary: {max(stream.vocab_size for stream in streams.values()):,} tokens\n")
         page.table(
             ("", "tokens", "documents", "longest", *(f"{n:,}+" for n in LENGTHS)),
@@ -64,6 +54,32 @@ def show(
         )
         page.heading("Fingerprints")
         page.facts((name, stream.fingerprint()) for name, stream in streams.items())
+
+
+def _streams(data: list[str]) -> "tuple[str, dict[str, TokenStream]]":
+    """A line about a corpus, and its tokens by split."""
+    from ..data import find_shards, open_shards
+    from ..data.shards import holds_shards, split_of
+    from ..data.tokens import SPLITS
+    from ..training.training_data import STANDARD_LIBRARY, check_data, is_data, open_corpus
+
+    kind, _, path = data[0].partition(":")
+    if len(data) == 1 and is_data(data[0]) and kind != "shards":
+        streams: dict[str, TokenStream] = {it: open_corpus(data[0], it) for it in SPLITS}
+        if data[0] == STANDARD_LIBRARY:
+            return f"The standard library of Python {platform.python_version()}, as bytes", streams
+        return f"The text of {path}, as bytes", streams
+    where = [path] if len(data) == 1 and is_data(data[0]) else data
+    for each in map(Path, where):
+        # A path of text is met with the name of its corpus.
+        if not holds_shards(each) and (each.is_file() or (each.is_dir() and any(each.iterdir()))):
+            check_data(str(each))
+    files = find_shards(where)
+    by_split: dict[str, list[Path]] = {}
+    for file in files:
+        by_split.setdefault(split_of(file) or "other", []).append(file)
+    streams = {split: open_shards(of_split) for split, of_split in by_split.items()}
+    return f"{counted(len(files), 'shard')}, starting with {files[0]}", streams
 
 
 def _counts(stream: "TokenStream") -> list[str]:

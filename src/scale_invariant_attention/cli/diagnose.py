@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
 from .errors import plain_errors
-from .options import AsJson, Data, Device, Lengths, numbers
+from .options import AnyModelFolder, AsJson, Data, Device, Lengths, numbers
 from .terminal import Page, counted, progress_bar
 
 if TYPE_CHECKING:
@@ -21,14 +21,7 @@ if TYPE_CHECKING:
 
 
 def diagnose(
-    folder: Annotated[
-        Path,
-        Argument(
-            metavar="FOLDER",
-            help="Folder of a run, of one of its checkpoints, of a saved model or of a transformers "
-            "model; or the name of a pretrained model.",
-        ),
-    ],
+    folder: AnyModelFolder,
     lengths: Lengths = None,
     data: Data = None,
     delta: Annotated[
@@ -44,7 +37,7 @@ def diagnose(
         Option(
             "--output",
             "-o",
-            help="Folder for the results; by default FOLDER/diagnosis, and FOLDER-diagnosis for a "
+            help="Folder for the results; by default RUN/diagnosis, and RUN-diagnosis for a "
             "transformers model.",
         ),
     ] = None,

@@ -10,7 +10,7 @@ import typer
 from typer import Option
 
 from .errors import plain_errors
-from .options import AsJson, Data, Device, Lengths, ModelFolder, numbers
+from .options import AnyModelFolder, AsJson, Data, Device, Lengths, numbers
 from .terminal import Page, progress_bar
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    folder: ModelFolder,
+    folder: AnyModelFolder,
     lengths: Lengths = None,
     data: Data = None,
     tokens: Annotated[
@@ -31,29 +31,31 @@ def evaluate(
     device: Device = None,
     output: Annotated[
         Path | None,
-        Option("--output", "-o", help="Folder for the results; by default RUN/evaluation."),
+        Option(
+            "--output",
+            "-o",
+            help="Folder for the results; by default RUN/evaluation, and RUN-evaluation for a "
+            "transformers model.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure a model's loss on the same tokens at several context lengths, and by position."""
     page = Page(quiet=as_json)
-    with plain_errors():
+    with plain_errors(ImportError):
         from ..evaluation import loss_by_length, loss_by_position
         from ..files import check_writable
+        from ..lab.evaluated_models import open_evaluated_model
         from ..lab.reporting.evaluation_figures import draw_loss_by_position
-        from ..lab.trained_models import results_folder, subject_of
-        from ..training import open_trained
         from ..training.ranks import find_device
 
         where = find_device(device)
-        trained = open_trained(folder, device=where)
-        results = output or results_folder(folder, "evaluation")
-        subject = subject_of(trained, numbers("--lengths", lengths), data, results)
-        model, corpus, longest = trained.model, subject.corpus, max(subject.lengths)
+        subject = open_evaluated_model(folder, where, numbers("--lengths", lengths), data, output)
+        model, corpus, longest = subject.scored, subject.corpus, max(subject.lengths)
         same = _same_tokens(corpus, subject.lengths, tokens)
         if positions:
             _check_documents(corpus, subject.data, longest)
-        check_writable(results)
+        check_writable(subject.results)
         page.line(subject.description)
         page.line(f"Validation split of {subject.data}: {len(corpus):,} tokens\n")
         with progress_bar("lengths", len(subject.lengths) * same.count) as progress:
@@ -69,13 +71,12 @@ def evaluate(
                 )
             _print_positions(page, by_position)
         _check_finite([*by_length, *by_position])
-        scheme = model.config.scheme_name or "a custom scheme"
 
         def draw() -> bytes:
             return draw_loss_by_position(
-                {scheme: by_position},
-                title=f"Loss by position, {scheme}",
-                train_length=model.config.train_length,
+                {subject.name: by_position},
+                title=f"Loss by position, {subject.name}",
+                train_length=subject.train_length,
             )
 
         lines = subject.write_results(
@@ -89,7 +90,7 @@ def evaluate(
         )
         page.line("\n" + "\n".join(lines))
         if as_json:
-            typer.echo((results / "evaluation.json").read_text(encoding="utf-8"), nl=False)
+            typer.echo((subject.results / "evaluation.json").read_text(encoding="utf-8"), nl=False)
 
 
 def _same_tokens(corpus: "TokenStream", lengths: tuple[int, ...], tokens: int) -> "SameTokens":

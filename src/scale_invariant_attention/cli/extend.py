@@ -107,8 +107,8 @@ def extend(
         from ..data import standard_library, text_files
         from ..huggingface import PretrainingRecipe
         from ..huggingface.extension import training_length
-        from ..lab.diagnosed_models import load_transformers, text_encoding
         from ..lab.trained_models import BYTES
+        from ..lab.transformers_models import load_transformers, text_encoding
         from ..training.ranks import find_device
 
         where = find_device(device)

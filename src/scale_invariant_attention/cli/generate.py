@@ -1,17 +1,23 @@
 """`sia generate`: text that a trained model generates from a prompt, printed as it comes."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
 
 from .errors import INTERRUPTED, plain_errors
-from .options import Device, DocumentStart, ModelFolder, Tokenizer, numbers
+from .options import AnyModelFolder, Device, DocumentStart, Tokenizer, numbers
 
 if TYPE_CHECKING:
+    import torch
+
     from ..data import Encoding
+    from ..lab.transformers_models import TransformersModel
+    from ..model import GPT
 
 # Control characters, which could move the cursor or worse, except for tabs and ends of lines.
 CONTROLS = {
@@ -22,7 +28,7 @@ CONTROLS = {
 
 
 def generate(
-    folder: ModelFolder,
+    folder: AnyModelFolder,
     prompt: Annotated[
         str | None, Option(help="The beginning of the text; by default empty.")
     ] = None,
@@ -63,23 +69,19 @@ def generate(
         raise typer.BadParameter(
             "--document-start is a token of a tokenizer file; give --tokenizer too"
         )
-    with plain_errors():
+    with plain_errors(ImportError):
         import torch
 
-        from ..lab.trained_models import text_encoding
-        from ..training import open_trained
         from ..training.ranks import find_device
 
         where = find_device(device)
-        trained = open_trained(folder, device=where)
-        if trained.unfinished is not None:
-            typer.echo(f"Unfinished run: the model is from step {trained.unfinished:,}.", err=True)
+        model, encoding_of, ends = _open(folder, where)
         if tokens is None:
-            encoding = text_encoding(trained, tokenizer, document_start)
-            ids, stops = _encode(prompt or "", encoding), [encoding.document_start]
+            encoding = encoding_of(tokenizer, document_start)
+            ids, stops = _encode(prompt or "", encoding), [encoding.document_start, *ends]
         else:
-            encoding, ids, stops = None, list(numbers("--tokens", tokens)), []
-        generated = trained.model.stream(
+            encoding, ids, stops = None, list(numbers("--tokens", tokens)), ends
+        generated = model.stream(
             torch.tensor([ids], device=where),
             max_new_tokens,
             temperature=temperature,
@@ -89,7 +91,7 @@ def generate(
             seed=seed,
         )
         new = (int(token) for token in generated)
-        texts = _ids(ids, new) if encoding is None else _text(encoding, ids[1:], new)
+        texts = _ids(ids, new) if encoding is None else _text(encoding, ids[1:], new, stops)
         try:
             for text in texts:
                 _print(text)
@@ -97,6 +99,23 @@ def generate(
             typer.echo()
             raise typer.Exit(INTERRUPTED) from None
         typer.echo()
+
+
+def _open(
+    folder: Path, device: "torch.device"
+) -> "tuple[GPT | TransformersModel, Callable[[str | None, str | None], Encoding], list[int]]":
+    """A model, a function that gives the encoding of its text, and further tokens that end a text."""
+    from ..lab.trained_models import text_encoding
+    from ..lab.transformers_models import is_of_transformers, open_transformers
+    from ..training import open_trained
+
+    if is_of_transformers(folder):
+        opened = open_transformers(folder, device)
+        return opened.gpt or opened, opened.encoding, opened.stop_tokens
+    trained = open_trained(folder, device=device)
+    if trained.unfinished is not None:
+        typer.echo(f"Unfinished run: the model is from step {trained.unfinished:,}.", err=True)
+    return trained.model, partial(text_encoding, trained), []
 
 
 def _encode(prompt: str, encoding: "Encoding") -> list[int]:
@@ -114,12 +133,14 @@ def _encode(prompt: str, encoding: "Encoding") -> list[int]:
     return [start, *tokens.tolist()]
 
 
-def _text(encoding: "Encoding", prompt: list[int], tokens: Iterator[int]) -> Iterator[str]:
+def _text(
+    encoding: "Encoding", prompt: list[int], tokens: Iterator[int], stops: list[int]
+) -> Iterator[str]:
     """The prompt and the generated text, each character as soon as it is complete."""
     decoder = encoding.decoder()
     yield "".join(map(decoder.add, prompt))
     for token in tokens:
-        if token != encoding.document_start:
+        if token not in stops:
             yield decoder.add(token)
     yield decoder.finish()
 

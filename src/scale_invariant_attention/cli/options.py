@@ -19,6 +19,14 @@ ModelFolder = Annotated[
         "pretrained model.",
     ),
 ]
+AnyModelFolder = Annotated[
+    Path,
+    Argument(
+        metavar="RUN",
+        help="Folder of a run, of one of its checkpoints, of a saved model or of a transformers model; "
+        "or the name of a pretrained model.",
+    ),
+]
 Lengths = Annotated[
     str | None,
     Option(
@@ -30,7 +38,7 @@ Data = Annotated[
     str | None,
     Option(
         metavar="DATA",
-        help="standard-library, text:FOLDER or shards:FOLDER, whose validation split is used; by "
+        help="standard-library, text:PATH or shards:PATH, whose validation split is used; by "
         "default what the run was trained on.",
     ),
 ]

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from ..arguments import integer
 from .encoding import Bytes, Encoding, encoded_stream, get_encoding, import_extra
-from .tokens import TokenStream, assign_split, check_share, check_split
+from .tokens import TokenStream, assign_split, check_share, check_split, divide
 
 AnyPath = str | os.PathLike[str]
 
@@ -111,23 +111,25 @@ def text_files(
         suffixes: from folders take only files with these endings.
         encoding: an :class:`Encoding`, or a name for :func:`get_encoding`.
         split: "train", "validation", or None for all. The split of a file depends on its content
-            alone, so that equal files are in the same split.
-        validation: fraction of the files that is held out.
+            alone, so that equal files are in the same split. A single file is divided by position: its
+            end is held out.
+        validation: fraction of the files, or of a single one, that is held out.
     """
     check_split(split)
     check_share(validation)
     chosen = get_encoding(encoding) if isinstance(encoding, str) else encoding
     files = TextFiles(paths, suffixes=suffixes)
-    documents = [
-        (name, text)
-        for name, text in files.documents()
-        if split is None or assign_split(text, validation) == split
-    ]
+    documents = list(files.documents())
+    if split is not None:
+        alone = len(files) == 1
+        divided = [(name, divide(text, validation, alone=alone)) for name, text in documents]
+        documents = [(name, parts[split]) for name, parts in divided if split in parts]
     if not documents:
+        where = f"{len(files)} files" if len(files) > 1 else f"the file {files.files[0][1]}"
         raise ValueError(
-            f"split={split!r} with validation={validation} leaves none of {len(files)} files; give "
-            f"more files, or separate files for training and validation, with split=None here, or "
-            f"with --validation 0 and --validation 1 for sia data shards"
+            f"split={split!r} with validation={validation} leaves nothing of {where}: files are held "
+            f"out whole, by a hash of their text. Give more text, or join it in a single file, which is "
+            f"divided by position"
         )
     return encoded_stream(chosen, documents)
 

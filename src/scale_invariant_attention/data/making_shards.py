@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,7 +26,7 @@ from .shards import (
     read_record,
     read_shard,
 )
-from .tokens import SPLITS, Split, TokenArray, assign_split, check_share
+from .tokens import SPLITS, Split, TokenArray, check_share, divide
 
 SHARD_TOKENS = 100_000_000
 # Maximum number of documents, and approximate number of bytes, per batch to encode.
@@ -68,7 +69,7 @@ def make_shards(
         folder: for the shards and their record; created if missing.
         encoding: turns documents into tokens.
         validation: fraction of the documents that is held out, by a hash of their text: equal
-            documents are in the same split.
+            documents are in the same split. Of a single document, its end is held out.
         shard_tokens: tokens per shard; the last one of each split has the remainder.
         save_every: progress is saved after this many tokens.
         progress: called after every batch of documents.
@@ -102,12 +103,21 @@ def make_shards(
         if record.complete:
             return record.made()
         unsaved = 0
-        for batch in _batched(source.documents(record.documents)):
-            for (_, text), tokens in zip(batch, encode_documents(encoding, batch), strict=True):
-                # An empty document would be a boundary with nothing after it.
-                if text:
-                    shards[assign_split(text, validation)].append(tokens)
-                    unsaved += len(tokens)
+        documents = source.documents(record.documents)
+        first = list(islice(documents, 2))
+        alone = len(first) == 1 and record.documents == 0
+        for batch in _batched(chain(first, documents)):
+            # An empty document would be a boundary with nothing after it.
+            parts = [
+                (name, split, part)
+                for name, text in batch
+                if text
+                for split, part in divide(text, validation, alone=alone).items()
+            ]
+            texts = [(name, part) for name, _, part in parts]
+            for (_, split, _), tokens in zip(parts, encode_documents(encoding, texts), strict=True):
+                shards[split].append(tokens)
+                unsaved += len(tokens)
             record.documents += len(batch)
             if unsaved >= save_every:
                 record.save()

@@ -126,9 +126,16 @@ def find_shards(where: AnyPath | Iterable[AnyPath], split: str | None = None) ->
     files = [file for file in matches if split is None or split_of(file) == split]
     if not files:
         described = ", ".join(map(repr, map(str, given))) or "nothing"
-        kind = "" if split is None else f" whose name says that it is for {split}"
-        raise FileNotFoundError(f"found no shard, no *.bin{kind}; given was {described}")
+        purpose = "" if split is None else f" for {split}"
+        marks = [mark for mark, of_split in _SPLITS_BY_MARK.items() if of_split == split]
+        name = "*.bin" if split is None else f"*_{marks[0]}_NUMBER.bin"
+        raise FileNotFoundError(f"found no shards{purpose} in {described}: there is no file {name}")
     return files
+
+
+def holds_shards(path: Path) -> bool:
+    """Whether a file is a shard, or a folder has any, by the names."""
+    return path.suffix == ".bin" or any(path.glob("*.bin"))
 
 
 def open_shards(

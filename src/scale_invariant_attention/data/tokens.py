@@ -1,4 +1,4 @@
-"""Token streams with document boundaries, the form of every corpus, and the split of documents."""
+"""Token streams with document boundaries, the form of every corpus, and how text is split."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -176,6 +176,27 @@ def assign_split(key: bytes, validation: float) -> Split:
     """
     uniform = int.from_bytes(hashlib.sha256(key).digest()[:8], "big")
     return "validation" if uniform < validation * 2**64 else "train"
+
+
+def divide(text: bytes, validation: float, *, alone: bool) -> dict[Split, bytes]:
+    """The text of a document by split: all of it in one, or its end in "validation" if it is alone.
+
+    A document that is `alone` is cut between two characters of UTF-8.
+
+    >>> divide(b"one of many", 0.1, alone=False)
+    {'train': b'one of many'}
+    >>> divide(b"0123456789", 0.1, alone=True)
+    {'train': b'012345678', 'validation': b'9'}
+    """
+    if not alone:
+        return {assign_split(text, validation): text}
+    cut = round(len(text) * (1 - validation))
+    # A character has at most three bytes after its first.
+    for _ in range(3):
+        if cut < len(text) and text[cut] & 0xC0 == 0x80:
+            cut += 1
+    parts: dict[Split, bytes] = {"train": text[:cut], "validation": text[cut:]}
+    return {split: part for split, part in parts.items() if part}
 
 
 def check_share(validation: float) -> None:

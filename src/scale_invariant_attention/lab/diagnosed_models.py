@@ -1,6 +1,5 @@
 """Models to diagnose, from the folder of a run or from one that transformers saved."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,17 +9,17 @@ from typing import Any
 import torch
 
 from ..analysis import ScoreSource, gpt_scores
-from ..data import Encoding, get_encoding
-from ..data.encoding import DOCUMENT_START, KEPT
 from ..model import GPT
-from ..model.storage import MODEL_TYPE
 from ..schemes import ScaleInvariant
 from ..training import open_trained
-from ..training.runs import CONFIG
-from ..training.training_data import STANDARD_LIBRARY, open_corpus
-from .trained_models import BYTES, LENGTHS, Subject, results_folder, subject_of
-
-TOKENIZER_CONFIG = "tokenizer_config.json"
+from ..training.training_data import STANDARD_LIBRARY
+from .trained_models import Subject, results_folder, subject_of
+from .transformers_models import (
+    is_of_transformers,
+    open_transformers,
+    results_beside,
+    transformers_subject,
+)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -43,23 +42,13 @@ def open_diagnosed_model(
     results: Path | None,
 ) -> DiagnosedModel:
     """The model of a run, of a checkpoint, of a saved model, or of a folder of transformers."""
-    if _is_of_transformers(folder):
-        # Inside the folder, results would be taken for a part of the model.
-        results = results or folder.absolute().with_name(f"{folder.absolute().name}-diagnosis")
+    if is_of_transformers(folder):
+        results = results or results_beside(folder, "diagnosis")
         return _open_transformers(folder, device, lengths, data or STANDARD_LIBRARY, results)
     trained = open_trained(folder, device=device)
     results = results or results_folder(folder, "diagnosis")
     subject = subject_of(trained, lengths, data, results)
     return DiagnosedModel(**vars(subject), **_gpt_properties(trained.model))
-
-
-def _is_of_transformers(folder: Path) -> bool:
-    """Whether the configuration is that of a model that we did not save."""
-    try:
-        config = json.loads((folder / CONFIG).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(config, dict) and config.get("model_type", MODEL_TYPE) != MODEL_TYPE
 
 
 def _gpt_properties(model: GPT) -> dict[str, Any]:
@@ -77,97 +66,23 @@ def _open_transformers(
 ) -> DiagnosedModel:
     """The model of a folder that ``save_pretrained`` wrote, converted or not, or that we exported."""
     # Slow to import, and not always installed.
-    from ..huggingface import ScaleInvariantGPTForCausalLM, transformers_scores
+    from ..huggingface import transformers_scores
     from ..huggingface.settings import read
 
-    model = load_transformers(folder, device)
-    if isinstance(model, ScaleInvariantGPTForCausalLM):
-        scheme, config = model.config.scheme_name, model.gpt.config.to_dict()
-        properties = _gpt_properties(model.gpt)
+    opened = open_transformers(folder, device)
+    if opened.gpt is not None:
+        properties = _gpt_properties(opened.gpt)
     else:
-        settings, config = read(model.config), json.loads(model.config.to_json_string())
-        scheme = None if settings is None else settings.scheme_name
+        settings = read(opened.model.config)
         distance = None if settings is None else settings.scheme.distance
         properties = {
-            "source": partial(transformers_scores, model),
-            "title": f"Attention of {_name(model, scheme)}",
+            "source": partial(transformers_scores, opened.model),
+            "title": f"Attention of {opened.name}",
             "scale_invariant": isinstance(distance, ScaleInvariant),
             # Whatever it does with queries and keys, a calibration makes up for it.
             "qk_norm": False,
             "transformers": True,
             "knows_spread": settings is not None and settings.calibration is not None,
         }
-    vocab_size = model.config.vocab_size
-    encoding = None if data.startswith("shards:") else text_encoding(folder, vocab_size)
-    return DiagnosedModel(
-        path=folder,
-        description=f"{_name(model, scheme)}, from {folder}",
-        config=config,
-        lengths=tuple(lengths or LENGTHS),
-        data=data,
-        corpus=open_corpus(data, "validation", vocab_size, encoding),
-        results=results,
-        **properties,
-    )
-
-
-def _name(model: Any, scheme: str | None) -> str:
-    family = str(model.config.model_type)
-    return f"{family} with {scheme}" if scheme else family
-
-
-def load_transformers(folder: Path, device: torch.device) -> Any:
-    """The model of a folder that ``save_pretrained`` wrote, in evaluation mode."""
-    from transformers import AutoModelForCausalLM
-    from transformers.utils.logging import disable_progress_bar
-
-    disable_progress_bar()
-    if not (folder / CONFIG).exists():
-        raise FileNotFoundError(
-            f"{folder} has no {CONFIG}: give the folder of a model that save_pretrained wrote"
-        )
-    model, loading = AutoModelForCausalLM.from_pretrained(
-        folder,
-        local_files_only=True,
-        output_loading_info=True,
-        # Pickled files can run any code.
-        use_safetensors=True,
-        # Most CPUs compute slowly in half precision.
-        dtype=torch.float32 if device.type == "cpu" else "auto",
-    )
-    if loading["missing_keys"]:
-        missing = sorted(loading["missing_keys"])
-        raise ValueError(
-            f"the weights in {folder} lack {len(missing)} tensors of its configuration, "
-            f"{missing[0]!r} for one: save the whole model there"
-        )
-    return model.to(device).eval()
-
-
-def text_encoding(folder: Path, vocab_size: int) -> Encoding:
-    """The encoding of the tokenizer next to the model, or bytes if the vocabulary is as large."""
-    if (folder / KEPT).exists():
-        return get_encoding(str(folder / KEPT), document_start=_document_start(folder))
-    if vocab_size == BYTES.vocab_size:
-        return BYTES
-    raise FileNotFoundError(
-        f"{folder} has no {KEPT} to encode text with: save the tokenizer there, with "
-        f"tokenizer.save_pretrained, or give --data shards:FOLDER with tokens of this model"
-    )
-
-
-def _document_start(folder: Path) -> str:
-    """The token that starts a text, or else the one that ends it."""
-    path = folder / TOKENIZER_CONFIG
-    try:
-        config = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return DOCUMENT_START
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    for name in ("bos_token", "eos_token"):
-        token = config.get(name)
-        token = token.get("content") if isinstance(token, dict) else token
-        if isinstance(token, str):
-            return token
-    return DOCUMENT_START
+    subject = transformers_subject(opened, lengths, data, results)
+    return DiagnosedModel(**vars(subject), **properties)

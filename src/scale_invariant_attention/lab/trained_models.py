@@ -158,12 +158,17 @@ def text_encoding(
             f"not recorded. Give it as --tokenizer, a file ending in .json or a name such as gpt2; or "
             f"give the prompt as --tokens 464,3290,..."
         )
-    if encoding.vocab_size > size:
+    check_fits(encoding, size)
+    return encoding
+
+
+def check_fits(encoding: Encoding, vocab_size: int) -> None:
+    """Refuse a tokenizer that has more tokens than the model."""
+    if encoding.vocab_size > vocab_size:
         raise ValueError(
             f"the tokenizer {encoding.name!r} has {encoding.vocab_size:,} tokens and this model only "
-            f"{size:,}: it was trained with another tokenizer. Give that one as --tokenizer"
+            f"{vocab_size:,}: it was trained with another tokenizer. Give that one as --tokenizer"
         )
-    return encoding
 
 
 def recorded_encoding(trained: TrainedModel) -> RecordedEncoding | None:

@@ -9,7 +9,7 @@ torch.Size([1, 5])
 import torch  # noqa: F401  the examples use it
 
 from ._cache import KeyValueCache
-from ._generation import left_padded
+from ._generation import Sampler, left_padded
 from .config import PRESETS, GPTConfig
 from .context_parallel import ContextParallel, WholeLosses
 from .gpt import GPT
@@ -26,6 +26,7 @@ __all__ = [
     "KeyValueCache",
     "ParameterSplit",
     "PretrainedModel",
+    "Sampler",
     "SavedModelError",
     "WholeLosses",
     "find_pretrained",

@@ -16,7 +16,7 @@ from ..model import GPTConfig
 from ._optimisers import LearningRates
 from ._parallel import PARALLEL
 from ._schedules import Cosine, Trapezoid
-from .training_data import TASKS, TEXT, check_task
+from .training_data import TASKS, TEXT, check_data, check_task
 
 CHOICES = {
     "order": ORDERS,
@@ -58,7 +58,7 @@ class TrainingConfig:
     first_length: int | None = None
     growth_steps: int = 0
 
-    # The data: "standard-library", "text:FOLDER" or "shards:FOLDER", and its batches.
+    # The data: "standard-library", "text:PATH" or "shards:PATH", and its batches.
     data: str = "standard-library"
     length: int = 256
     batch_size: int = 16
@@ -113,6 +113,7 @@ class TrainingConfig:
         for name, choices in CHOICES.items():
             if (value := getattr(self, name)) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}")
+        check_data(self.data)
         check_task(self.task, self.task_options)
         self._check_growth()
         # These check the remaining fields before anything is trained.

@@ -1,16 +1,20 @@
 """Recipes: complete configurations by name, the paper's and two for CPUs."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from ..arguments import did_you_mean
 from .config import TrainingConfig
+from .training_data import corpus_encoding
 
 
 def recipe(name: str, **changes: Any) -> TrainingConfig:
     """A recipe by name, with some fields changed.
+
+    Shards of more tokens than the recipe has set its `vocab_size`, unless it is given too.
 
     >>> recipe("162m-4k", scheme="rope").steps
     4578
@@ -18,7 +22,12 @@ def recipe(name: str, **changes: Any) -> TrainingConfig:
     if name not in RECIPES:
         hint = f"{did_you_mean(name, RECIPES)}; the recipes are: {', '.join(RECIPES)}"
         raise ValueError(f"there is no recipe {name!r}{hint}")
-    return TrainingConfig.from_dict(RECIPES[name]().to_dict() | changes)
+    fields = RECIPES[name]().to_dict()
+    if isinstance(data := changes.get("data"), str):
+        # If the data cannot be read, opening it will say why.
+        with suppress(OSError, ValueError):
+            fields["vocab_size"] = max(fields["vocab_size"], corpus_encoding(data).vocab_size)
+    return TrainingConfig.from_dict(fields | changes)
 
 
 def paper_162m(length: int) -> TrainingConfig:

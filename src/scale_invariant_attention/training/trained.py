@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..model import GPT, GPTConfig
 from ..model.pretrained import RECORD, model_folder
+from ..model.storage import MODEL_TYPE, SavedModelError
 from .checkpoints import NAME, Checkpoint, latest_checkpoint, load_checkpoint
 from .config import TrainingConfig
 from .runs import CHECKPOINTS, CONFIG, MODEL, differences, read_config
@@ -50,6 +51,7 @@ def open_trained(
         problem = f"{folder} has no {CONFIG}, so it holds neither a run nor a model"
         raise FileNotFoundError(f"{problem}; give the folder of one")
     if not _holds_run(folder):
+        _check_ours(folder)
         return TrainedModel(
             GPT.from_pretrained(folder, device=device), folder, _recorded_training(folder)
         )
@@ -102,6 +104,20 @@ def _holds_run(folder: Path) -> bool:
         return "model_type" not in read_config(folder)
     except ValueError:
         return False
+
+
+def _check_ours(folder: Path) -> None:
+    """Name the commands for a model of transformers; other faults are found when it is opened."""
+    try:
+        kind = read_config(folder).get("model_type")
+    except ValueError:
+        return
+    if kind != MODEL_TYPE:
+        raise SavedModelError(
+            f"{folder} holds a model of transformers, {kind!r}, not one of this package; sia generate, "
+            f"sia evaluate and sia diagnose open it, and sia export {folder} --to sia -o MODEL converts "
+            f"one that sia export wrote"
+        )
 
 
 def _comparable(config: GPTConfig) -> dict[str, Any]:

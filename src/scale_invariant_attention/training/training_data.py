@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..arguments import check_field_names
+from ..arguments import check_field_names, did_you_mean
 from ..data import (
     Encoding,
     SameTokens,
@@ -15,7 +16,7 @@ from ..data import (
     text_files,
 )
 from ..data.needles import NeedleFormat, NeedleTask
-from ..data.shards import BYTES, RecordedEncoding, shards_encoding
+from ..data.shards import BYTES, RecordedEncoding, holds_shards, shards_encoding
 from ..data.tasks import RecallTask, Task, TaskBatches, TaskExamples
 
 if TYPE_CHECKING:
@@ -112,30 +113,59 @@ def check_task(task: str, options: Mapping[str, Any]) -> None:
 
 
 def open_corpus(
-    data: str, split: str, vocab_size: int, encoding: Encoding | None = None
+    data: str, split: str, vocab_size: int | None = None, encoding: Encoding | None = None
 ) -> TokenStream:
-    """Open the tokens of a split, "train" or "validation", and check the vocabulary.
+    """Open the tokens of a split, "train" or "validation", and check that the vocabulary has them.
 
-    `data` is "standard-library", "text:FOLDER" for text files, or "shards:FOLDER" for token shards. Text
-    is encoded by `encoding`; None means bytes.
+    `data` is "standard-library", "text:PATH" for a file or a folder of text, or "shards:PATH" for token
+    shards. Text is encoded by `encoding`; None means bytes.
 
     >>> len(open_corpus("standard-library", "validation", vocab_size=256)) > 100_000
     True
     """
-    kind, _, folder = data.partition(":")
+    check_data(data)
+    kind, _, path = data.partition(":")
     if data == STANDARD_LIBRARY:
         corpus = standard_library(split, encoding)
-    elif kind == "text" and folder:
-        corpus = text_files(folder, split=split, encoding=encoding or "bytes")
-    elif kind == "shards" and folder:
-        corpus = open_shards(folder, split)
+    elif kind == "text":
+        corpus = text_files(path, split=split, encoding=encoding or "bytes")
     else:
-        right = f"{STANDARD_LIBRARY!r}, 'text:FOLDER' or 'shards:FOLDER'"
-        raise ValueError(f"data must be {right}, got {data!r}")
-    if corpus.vocab_size > vocab_size:
+        corpus = open_shards(path, split)
+    if vocab_size is not None and corpus.vocab_size > vocab_size:
         right = f"at least the {corpus.vocab_size} of {data!r}"
         raise ValueError(f"vocab_size must be {right}, got {vocab_size}")
     return corpus
+
+
+def check_data(data: str) -> None:
+    """Refuse a name that is not one of a corpus; for a path, name the corpus that it probably is.
+
+    >>> check_data("standart-library")
+    Traceback (most recent call last):
+    ValueError: data must be 'standard-library', 'text:PATH' or 'shards:PATH', got 'standart-library'
+    (did you mean 'standard-library'?)
+    """
+    if is_data(data):
+        return
+    path = Path(data)
+    if data and path.exists():
+        kind = "shards" if holds_shards(path) else "text"
+        hint = f"; for this {'folder' if path.is_dir() else 'file'}, give '{kind}:{data}'"
+    else:
+        missing = "; there is no file or folder of that name"
+        hint = did_you_mean(data, [STANDARD_LIBRARY]) or missing
+    right = f"{STANDARD_LIBRARY!r}, 'text:PATH' or 'shards:PATH'"
+    raise ValueError(f"data must be {right}, got {data!r}{hint}")
+
+
+def is_data(name: str) -> bool:
+    """Whether a name is one of a corpus, which may be missing.
+
+    >>> is_data("text:input.txt"), is_data("input.txt")
+    (True, False)
+    """
+    kind, _, path = name.partition(":")
+    return name == STANDARD_LIBRARY or (kind in ("text", "shards") and bool(path))
 
 
 def corpus_encoding(data: str) -> RecordedEncoding:
@@ -144,5 +174,5 @@ def corpus_encoding(data: str) -> RecordedEncoding:
     >>> corpus_encoding("standard-library").name
     'bytes'
     """
-    kind, _, folder = data.partition(":")
-    return shards_encoding(folder) if kind == "shards" else BYTES
+    kind, _, path = data.partition(":")
+    return shards_encoding(path) if kind == "shards" else BYTES

@@ -2,11 +2,12 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from browser import find_browser, open_browser
 from explored_schedules import schedules
-from small_records import table
+from small_records import record, table
 
 from scale_invariant_attention import schemes
 from scale_invariant_attention.lab.records import write_record
@@ -190,6 +191,45 @@ def test_no_page_scrolls_sideways(tab, page, width):
     widths = tab.run("charts.all.map(it => [it.plot.width, it.place.clientWidth])")
     assert all(plot == place for plot, place in widths)
     assert tab.complaints() == []
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+def test_the_legend_stays_on_the_page(tab, tmp_path, width):
+    """All of it, or what remains of a long one when it is scrolled down, never sideways."""
+    long = "a run with a name that is longer than the lines of most windows" + ", and longer" * 10
+    for number, name in enumerate((f"{long} 1", f"{long} 2", "short")):
+        made = record("rope", 0, losses_of("rope", 0), changes={"steps": 1500 + number // 2})
+        write_record(replace(made, name=name), tmp_path)
+    for made in table(losses_of, seeds=(1,)):
+        write_record(made, tmp_path)
+    path = tmp_path / "index.html"
+    path.write_text(render_page(read_entries([tmp_path]), title="A legend"))
+    tab.open(path, width)
+    outside = tab.run("""
+    [...document.querySelectorAll("#switches label, #switches button")].filter(it => {
+      it.scrollIntoView({block: "nearest", inline: "nearest", behavior: "instant"});
+      const box = it.getBoundingClientRect(), legend = it.closest("fieldset").getBoundingClientRect();
+      return box.left < 0 || box.right > innerWidth || box.bottom > legend.bottom + 1;
+    }).map(it => it.textContent)
+    """)
+    assert outside == []
+    sideways = "[...document.querySelectorAll('#switches, #switches *')]"
+    assert tab.run(f"{sideways}.every(it => it.scrollWidth <= Math.max(it.clientWidth, 34))")
+    # However many lines there are, most of the window is left to the charts.
+    assert tab.run("document.getElementById('switches').offsetHeight < innerHeight / 3")
+
+
+def test_ticks_are_exact_and_tell_neighbours_apart(opened):
+    ticks = "charts.ticks(%s)"
+    assert opened.run(ticks % "[256, 1024, 16384]") == ["256", "1,024", "16,384"]
+    assert opened.run(ticks % "[65536, 131072]") == ["65,536", "131,072"]
+    assert opened.run(ticks % "[3.2812, 3.2814, 3.2816]") == ["3.2812", "3.2814", "3.2816"]
+    assert opened.run(ticks % "[2.25, 2.5, 2.75, 3]") == ["2.25", "2.5", "2.75", "3"]
+    assert opened.run(ticks % "[0, 0.1, 0.2, 0.30000000000000004]") == ["0", "0.1", "0.2", "0.3"]
+    assert opened.run(ticks % "[0.0001, 0.01, 1, 100]") == ["1e-4", "0.01", "1", "100"]
+    assert opened.run(ticks % "[null, 1]") == ["", "1"]
+    shown = opened.run(f"{CHART}.plot.axes[0]._values")
+    assert {"256", "1,024", "4,096"} <= set(shown)
 
 
 def test_no_word_of_a_header_is_broken(tab, page):

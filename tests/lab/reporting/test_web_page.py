@@ -25,7 +25,6 @@ from scale_invariant_attention.lab.reporting.web_page._entries import (
     MeasuredOn,
     Measurement,
     StepLoss,
-    variants_of,
 )
 from scale_invariant_attention.lab.reporting.web_page._inputs import read_entries
 from scale_invariant_attention.lab.reporting.web_page._parts import (
@@ -33,6 +32,7 @@ from scale_invariant_attention.lab.reporting.web_page._parts import (
     FURTHER,
     scheme_look,
 )
+from scale_invariant_attention.lab.reporting.web_page._variants import variants_of
 
 TITLES = {name: schemes.entry(name).title for name in schemes.names()}
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u2028'\"&"
@@ -258,7 +258,7 @@ def test_the_same_seed_twice_counts_once(results, tmp_path):
     copy.write_text((results / "rope-seed-0.json").read_text())
     entries = read_entries([results / "rope-seed-0.json", copy, results / "rope-seed-0.json"])
     assert len(entries) == 2
-    assert [it.label for it in variants_of(entries)] == ["RoPE", f"RoPE ({copy})"]
+    assert [it.label for it in variants_of(entries)] == ["RoPE (rope-seed-0)", "RoPE (again)"]
     rows = Page(render_page(entries, title="x")).table("Loss in nats")
     # Where all are alike, none is best.
     assert [row[1] for row in rows[1:]] == ["1.100", "1.100"]
@@ -325,10 +325,9 @@ def test_the_title_alone_stands_for_the_defaults_whichever_comes_first(tmp_path)
 
 def test_defaults_that_are_spelled_out_make_no_other_variant(tmp_path):
     spelled = {"base": 16.0, "tau": 1.0, "highest_tau": 30.0, "rotating": 0.25}
-    [usual, repeated] = labels_of(tmp_path, {}, spelled)
-    assert usual == "Scale-inv. spread"
-    # The same seed of the same training.
-    assert repeated == f"Scale-inv. spread ({tmp_path / '1.json'})"
+    # The same seed of the same training, twice.
+    labels = labels_of(tmp_path, {}, spelled)
+    assert labels == ["Scale-inv. spread (0)", "Scale-inv. spread (1)"]
 
 
 def test_an_option_that_all_rows_share_is_said_once(page):

@@ -240,7 +240,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "Rerun an interrupted command to resume it; what is recorded is not trained again. Fields "
             "of the configuration can be set as for sia train. On several GPUs: torchrun "
             "--nproc-per-node 8 -m scale_invariant_attention.cli reproduce table1 --scale paper --data "
-            "shards:FOLDER.",
+            "shards:PATH.",
             "table1.loss_trials",
         ),
         Experiment(

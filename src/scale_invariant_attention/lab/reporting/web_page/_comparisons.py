@@ -1,5 +1,6 @@
 """Entries measured on the same data, side by side: their tables, lines and best variants."""
 
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -7,20 +8,9 @@ from typing import Any
 from ...seeds import SeedRow, Spread, over_seeds
 from ...tables import Best, Table, length_table
 from ..pages import listed
-from ._entries import (
-    OPTION,
-    Entry,
-    MeasuredOn,
-    Measurement,
-    Option,
-    Sweep,
-    Variant,
-    options_of,
-    sweeps_of,
-    usual_options,
-    variants_of,
-)
+from ._entries import Entry, MeasuredOn, Measurement
 from ._parts import Line
+from ._variants import OPTION, Setting, Sweep, Variant, settings_of, sweeps_of, variants_of
 
 # The measurement of an entry that is compared, and the number that is compared of its rows.
 Kind = Callable[[Entry], Measurement[Any] | None]
@@ -33,7 +23,6 @@ class Comparison:
 
     kind: Kind
     on: MeasuredOn
-    usual: Mapping[Option, str]
     variants: Sequence[Variant]
     sweeps: Sequence[Sweep]
 
@@ -49,15 +38,23 @@ class Comparison:
         return ", ".join(variant.label for variant in self.variants)
 
     @property
-    def usual_options(self) -> str:
-        """The usual options that are not the defaults of schemes, in a sentence, if any."""
-        had = {option for it in self._everyone for option in options_of(it.config)}
-        words = [
-            f"{name.removeprefix(OPTION)} is {value} instead of {default}"
-            for (name, default), value in self.usual.items()
-            if value != default and (name, default) in had
-        ]
-        return f"Unless a row says otherwise, {' and '.join(words)}." if words else ""
+    def usual_settings(self) -> str:
+        """The settings that labels leave out, in a sentence, if any.
+
+        These are options with another value than the scheme's default, and fields that differ.
+        """
+        values: dict[Setting, set[str]] = {}
+        for variant in self._everyone:
+            for setting, value in settings_of(variant.config).items():
+                values.setdefault(setting, set()).add(value)
+        words: dict[str, None] = {}
+        for (name, default), usual in ChainMap(*(dict(it.usual) for it in self._everyone)).items():
+            found = values.get((name, default), set())
+            option = name.startswith(OPTION)
+            if found and (usual != default if option else len(found) > 1 and usual in found):
+                instead = f" instead of {default}" if option else ""
+                words[f"{name.rpartition('.')[2]} is {usual}{instead}"] = None
+        return f"Unless a row says otherwise, {listed(list(words))}." if words else ""
 
     @property
     def seeds(self) -> str:
@@ -161,25 +158,30 @@ def spread_line(label: str, spreads: Mapping[Any, Spread]) -> Line:
 
 def comparisons(entries: Sequence[Entry], kind: Kind) -> list[Comparison]:
     """Entries with a kind of measurement, together where they were measured on the same."""
-    grouped: list[tuple[MeasuredOn, list[Entry]]] = []
+    grouped: list[tuple[MeasuredOn, set[int]]] = []
     for entry in entries:
         measurement = kind(entry)
         if measurement is None:
             continue
         for on, together in grouped:
             if on == measurement.on:
-                together.append(entry)
+                together.add(id(entry))
                 break
         else:
-            grouped.append((measurement.on, [entry]))
-    usual = usual_options(entries)
-    return [_comparison(kind, on, usual, together) for on, together in grouped]
+            grouped.append((measurement.on, {id(entry)}))
+    variants = variants_of(entries)
+    return [_comparison(kind, on, variants, together) for on, together in grouped]
 
 
 def _comparison(
-    kind: Kind, on: MeasuredOn, usual: Mapping[Option, str], entries: Sequence[Entry]
+    kind: Kind, on: MeasuredOn, variants: Sequence[Variant], together: set[int]
 ) -> Comparison:
-    variants = variants_of(entries, usual)
-    sweeps = sweeps_of(variants)
-    swept = {it.label for sweep in sweeps for it in sweep.variants.values() if not it.is_usual}
-    return Comparison(kind, on, usual, [it for it in variants if it.label not in swept], sweeps)
+    """The parts of variants that were measured together, under the labels of the whole page."""
+    parts = [
+        replace(variant, entries=measured)
+        for variant in variants
+        if (measured := [entry for entry in variant.entries if id(entry) in together])
+    ]
+    sweeps = sweeps_of(parts)
+    swept = {it.label for sweep in sweeps for it in sweep.variants.values() if it is not sweep.main}
+    return Comparison(kind, on, [it for it in parts if it.label not in swept], sweeps)

@@ -11,8 +11,9 @@ from ...tables import Best
 from ..drawing import title_of
 from ..evaluation_figures import COMPARED_FROM, middle
 from ._comparisons import Comparison, Kind, Value, comparisons, spread_line
-from ._entries import Entry, Sweep, Variant
+from ._entries import Entry
 from ._parts import Axis, Block, Chart, Line, Panel, Section, further_look
+from ._variants import Sweep, Variant
 
 LOSS = Axis("loss in nats per token")
 _loss = attrgetter("loss")
@@ -37,7 +38,7 @@ def loss_section(entries: Sequence[Entry]) -> Iterator[Section]:
         )
         blocks.append(block)
         blocks += [
-            _swept(comparison, sweep, f"loss-{number}-{sweep.usual.scheme}-{sweep.option}")
+            _swept(comparison, sweep, f"loss-{number}-{sweep.main.scheme}-{sweep.option}")
             for sweep in comparison.sweeps
         ]
     finding = finding_of(found, "Lowest loss", _loss, min)
@@ -108,7 +109,7 @@ def block_by_length(
         note="" if comparison.seeds == "1 seed" else "Bars are standard errors over seeds.",
     )
     charts = [chart] if len(comparison.lengths()) > 1 else []
-    return Block("", [*text, *filter(None, [comparison.usual_options])], [table], charts)
+    return Block("", [*text, *filter(None, [comparison.usual_settings])], [table], charts)
 
 
 def finding_of(found: Sequence[Comparison], what: str, value: Value, best: Best) -> str:
@@ -122,7 +123,7 @@ def finding_of(found: Sequence[Comparison], what: str, value: Value, best: Best)
 def _swept(comparison: Comparison, sweep: Sweep, name: str) -> Block:
     found = {value: comparison.seed_row(it, _loss) for value, it in sweep.variants.items()}
     rows = with_common_seeds(found)
-    title = f"{title_of(sweep.usual.scheme)} by {sweep.option}"
+    title = f"{title_of(sweep.main.scheme)} by {sweep.option}"
     common = next(iter(rows.values())).seeds
     if not common:
         return Block(
@@ -154,7 +155,7 @@ def _swept(comparison: Comparison, sweep: Sweep, name: str) -> Block:
         [Panel("", lines)],
         looks={line.key: further_look(number) for number, line in enumerate(lines)},
     )
-    text = f"All other settings as in the row {sweep.usual.label}."
+    text = f"All other settings as in the row {sweep.main.label}."
     return Block(title, [text], [table], [chart])
 
 

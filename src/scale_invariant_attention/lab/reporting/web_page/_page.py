@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from hashlib import sha256
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from ._entries import Entry, flat, shown
 from ._extension_section import extension_section
 from ._inputs import find_conversions, read_entries
 from ._loss_sections import loss_section, position_section, training_section
-from ._parts import Chart, Section, further_look, scheme_look
+from ._parts import Chart, Section, further_looks, scheme_look, scheme_looks
 from ._share_sections import attention_section, needle_section, recall_section
+from ._variants import Variant, variants_of
 
 NAME = "index.html"
 TITLE, EXPLORER_TITLE = "Position schemes side by side", "Attention explorer"
@@ -63,7 +65,8 @@ def render_page(entries: Sequence[Entry], *, title: str, conversions: Sequence[P
     common = fields_in_common(entries)
     sections = [section for make in SECTIONS for section in make(entries)]
     sections += extension_section(conversions)
-    looks = _looks(sections, entries)
+    variants = {it.label: it for it in variants_of(entries)}
+    looks = _looks(sections, variants)
     explored = {name: scheme_look(scheme) for name, scheme in EXPLORED.items()}
     styles, scripts = ([Markup(_asset(name)) for name in names] for names in (STYLES, SCRIPTS))  # noqa: S704  our own
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
@@ -75,7 +78,7 @@ def render_page(entries: Sequence[Entry], *, title: str, conversions: Sequence[P
         data=_embedded({"charts": _charts(sections), "looks": looks, "explorer": explored}),
         sections=sections,
         looks=looks,
-        first=_shown_first(looks),
+        first=_shown_first(looks, variants),
         explored=explored,
         schemes={row.title: row.sentence for row in rows},
         runs=[
@@ -103,31 +106,30 @@ def write_report(runs: Sequence[Path], folder: Path, *, title: str | None = None
     return folder / NAME
 
 
-def _looks(sections: Sequence[Section], entries: Sequence[Entry]) -> dict[str, dict[str, Any]]:
-    """The look of every line that can be switched on and off, by its label."""
-    keys = dict.fromkeys(
-        line.key
+def _looks(
+    sections: Sequence[Section], variants: Mapping[str, Variant]
+) -> dict[str, dict[str, Any]]:
+    """The look of every line that can be switched on and off, by its label; no two look alike."""
+    charts = [
+        {line.key for panel in chart.panels for line in panel.lines} - chart.looks.keys()
         for chart in _all_charts(sections)
-        for panel in chart.panels
-        for line in panel.lines
-        if line.key not in chart.looks
-    )
-    owners: dict[str, str] = {}
-    for entry in entries:
-        # The line of a scheme is the one with its title alone, or else the first with more words.
-        title = title_of(entry.scheme)
-        named = [key for key in keys if key == title or key.startswith(f"{title}, ")]
-        owners |= dict.fromkeys(sorted(named, key=len)[:1], entry.scheme)
-    others = [key for key in keys if key not in owners]
-    return {
-        key: scheme_look(owners[key]) if key in owners else further_look(others.index(key))
-        for key in keys
-    }
+    ]
+    drawn = set().union(*charts)
+    keys = sorted((it for it in variants if it in drawn), key=lambda it: variants[it].task)
+    looks: dict[str, dict[str, Any]] = {}
+    # Those whose settings are the usual ones come first: they look like their schemes elsewhere.
+    for key in sorted(keys, key=lambda it: not variants[it].is_plain):
+        scheme = variants[key].scheme
+        beside = set().union(*(chart for chart in charts if key in chart))
+        alone = not any(variants[it].scheme == scheme for it in beside if it in looks)
+        own = scheme_looks(scheme) if alone else ()
+        looks[key] = next(it for it in chain(own, further_looks()) if it not in looks.values())
+    return {key: looks[key] for key in keys}
 
 
-def _shown_first(looks: Mapping[str, Any]) -> list[str]:
+def _shown_first(looks: Mapping[str, Any], variants: Mapping[str, Variant]) -> list[str]:
     """The lines that are shown at first: all, or of many the main schemes'."""
-    main = [title_of(scheme) for scheme in MAIN if title_of(scheme) in looks]
+    main = [it for it in looks if variants[it].is_plain and variants[it].scheme in MAIN]
     return list(looks) if len(looks) <= FEW or not main else main
 
 

@@ -1,8 +1,9 @@
 """Building blocks of the page as data: tables, charts, heat maps, and how a browser draws lines."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from ...tables import Table
@@ -114,17 +115,31 @@ def scheme_look(scheme: str) -> dict[str, Any]:
     }
 
 
+def scheme_looks(scheme: str) -> Iterator[dict[str, Any]]:
+    """Looks in the colour of a scheme: its own, then with other dashes."""
+    own = scheme_look(scheme)
+    yield own
+    yield from ({**own, "dash": dash} for dash in DASHES.values() if dash != own["dash"])
+
+
 def further_look(number: int) -> dict[str, Any]:
-    """The look of a line that belongs to no scheme, by its number."""
-    light, dark = FURTHER[number % len(FURTHER)]
-    dashes: Sequence[list[int]] = list(DASHES.values())
+    """The look of a line that belongs to no scheme, by its number; the first 200 all differ."""
+    colours, dashes = len(FURTHER), list(DASHES.values())
+    light, dark = FURTHER[number % colours]
     return {
         "light": light,
         "dark": dark,
-        "dash": dashes[number // len(FURTHER) % len(dashes)],
+        "dash": dashes[number // colours % len(dashes)],
         "width": 1.5,
-        "marker": marker(MARKERS[number % len(MARKERS)]),
+        "marker": marker(MARKERS[(number + number // (colours * len(dashes))) % len(MARKERS)]),
     }
+
+
+def further_looks() -> Iterator[dict[str, Any]]:
+    """Looks of lines that belong to no scheme, without end; they get thicker once all were used."""
+    for number in count():
+        look = further_look(number)
+        yield {**look, "width": look["width"] + 0.5 * (number // 200)}
 
 
 def marker(name: str) -> Polygon:

@@ -6,9 +6,10 @@ from operator import attrgetter
 from ....data.needles import NeedleFormat
 from ...seeds import Spread
 from ._comparisons import Comparison, comparisons
-from ._entries import Entry, Variant, shown
+from ._entries import Entry, shown
 from ._loss_sections import block_by_length, finding_of, finite
 from ._parts import Axis, Block, Chart, HeatMap, Line, Panel, Section
+from ._variants import Variant
 
 # With room for the markers of lines at 0 and 1.
 FOUND = Axis("share found", low=-0.04, high=1.04)

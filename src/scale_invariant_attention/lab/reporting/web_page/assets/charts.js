@@ -29,12 +29,20 @@ const charts = (() => {
     return value.toLocaleString("en", { maximumFractionDigits: digits });
   }
 
-  function tick(value) {
-    if (value === null) return "";
-    const size = Math.abs(value);
-    if (size !== 0 && size < 1e-3) return value.toExponential(0);
-    return value.toLocaleString("en", { maximumSignificantDigits: 4 });
+  // Labels of ticks, with as many digits as it takes to tell neighbours apart.
+  function ticks(values) {
+    const gaps = values.slice(1).map((value, i) => Math.abs(value - values[i])).filter((gap) => gap > 0);
+    const digits = Math.min(20, Math.max(0, 1 + Math.ceil(-Math.log10(Math.min(1, ...gaps)))));
+    return values.map((value) => {
+      if (value === null) return "";
+      const size = Math.abs(value);
+      if (size !== 0 && size < 1e-3) return Number(value.toPrecision(3)).toExponential();
+      return value.toLocaleString("en", { maximumFractionDigits: size >= 1000 ? 0 : digits });
+    });
   }
+
+  // The width of an axis whose labels stand beside it.
+  const roomFor = (plot, labels) => Math.max(52, 17 + 7 * Math.max(0, ...(labels ?? []).map((it) => it.length)));
 
   function markers(look) {
     return (plot, series, from, to) => {
@@ -122,7 +130,7 @@ const charts = (() => {
         stroke: () => colour("--text"),
         grid: { stroke: () => colour("--line"), width: 1 },
         ticks: { stroke: () => colour("--line"), width: 1 },
-        values: (plot, places) => places.map(tick),
+        values: (plot, places) => ticks(places),
         ...(this.log[name] && { splits: (plot, _, low, high) => this.places(name, low, high), filter: (plot, places) => places }),
       };
     }
@@ -186,7 +194,7 @@ const charts = (() => {
         legend: { show: false },
         padding: [12, 14, 0, 0],
         scales: { x: this.scale("x"), y: this.scale("y") },
-        axes: [this.axis("x", 36), this.axis("y", 52)],
+        axes: [this.axis("x", 36), this.axis("y", roomFor)],
         series: [{}, ...series],
         cursor: { y: false, points: { size: 9 } },
         hooks: {
@@ -323,5 +331,5 @@ const charts = (() => {
     }
   }
 
-  return { Chart, all, shown };
+  return { Chart, all, shown, ticks };
 })();
