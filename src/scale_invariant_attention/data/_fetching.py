@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..files import locked
 from ..files.download import Notice, Progress, check_address, download
-from .shards import ShardError, read_shard
+from .shards import HEADER_BYTES, ShardError, announced_bytes, read_shard
 
 HUB = "https://huggingface.co/datasets"
 
@@ -49,7 +50,7 @@ def fetch_shards(
 
     Args:
         name: "fineweb10B" or "fineweb100B".
-        folder: where to put them; created if missing.
+        folder: where to put them; created if missing, and locked meanwhile.
         shards: how many training shards, in addition to the one for validation.
         base_url: where the files are, if not on the hub.
         attempts: how many attempts in a row may fail to gain a byte of a file.
@@ -64,31 +65,36 @@ def fetch_shards(
     folder = Path(folder)
     paths = [folder / file for file in published.names(shards)]
     folder.mkdir(parents=True, exist_ok=True)
-    for path in paths:
-        if path.exists():
-            try:
-                read_shard(path)
-            except ShardError as fault:
-                notice(f"Fetching again: {fault}")
-            else:
-                size = path.stat().st_size
-                progress(path.name, size, size)
-                continue
-        download(
-            f"{base}/{path.name}",
-            path,
-            _damage,
-            attempts=attempts,
-            pause=pause,
-            progress=progress,
-            notice=notice,
-        )
+    with locked(folder, wait=False):
+        for path in paths:
+            if path.exists():
+                try:
+                    read_shard(path)
+                except ShardError as fault:
+                    notice(f"Fetching again: {fault}")
+                else:
+                    size = path.stat().st_size
+                    progress(path.name, size, size)
+                    continue
+            download(
+                f"{base}/{path.name}",
+                path,
+                _fault,
+                attempts=attempts,
+                pause=pause,
+                progress=progress,
+                notice=notice,
+            )
     return paths
 
 
-def _damage(path: Path) -> str | None:
+def _fault(path: Path, *, whole: bool) -> str | None:
+    size = path.stat().st_size
     try:
-        read_shard(path)
+        if whole:
+            read_shard(path)
+        elif size > HEADER_BYTES and size > (announced := announced_bytes(path)):
+            return f"what is not a whole shard (it exceeds the {announced} bytes of its header)"
     except ShardError as fault:
         return f"what is not a whole shard ({fault})"
     return None

@@ -72,8 +72,8 @@ def write_shard(path: AnyPath, tokens: TokenArray) -> None:
     replace_file(path, header(len(tokens)), tokens.astype("<u2").tobytes())
 
 
-def read_shard(path: AnyPath) -> Shard:
-    """The tokens of a shard, memory-mapped. Raises :class:`ShardError` unless it is whole."""
+def announced_bytes(path: AnyPath) -> int:
+    """The size of a shard by its header. Raises :class:`ShardError` if it has no valid one."""
     path = Path(path)
     size = path.stat().st_size
     if size < HEADER_BYTES:
@@ -87,7 +87,14 @@ def read_shard(path: AnyPath) -> Shard:
         raise ShardError(f"{path} is a shard of version {version}; only {VERSION} is supported")
     if count <= 0:
         raise ShardError(f"{path} is an empty shard: its header announces {count} tokens")
-    expected = HEADER_BYTES + 2 * count
+    return HEADER_BYTES + 2 * int(count)
+
+
+def read_shard(path: AnyPath) -> Shard:
+    """The tokens of a shard, memory-mapped. Raises :class:`ShardError` unless it is whole."""
+    path = Path(path)
+    expected, size = announced_bytes(path), path.stat().st_size
+    count = (expected - HEADER_BYTES) // 2
     if size != expected:
         fault = "is truncated" if size < expected else "has too many bytes"
         raise ShardError(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ._durable import FileRecord
+from .signed_json import signed_text
 
 FORMAT_VERSION = 1
 
@@ -45,7 +46,7 @@ class ManifestFormat:
         """The bytes of a manifest."""
         kind = {"model_type": self.model_type, "format_version": FORMAT_VERSION}
         records = {name: asdict(record) for name, record in files.items()}
-        return _signed({**kind, **contents, "files": records})
+        return signed_text({**kind, **contents, "files": records})
 
     def read(self, path: Path) -> Manifest:
         """A manifest, verified; its files are not looked at. FileNotFoundError if there is none."""
@@ -117,14 +118,8 @@ def damage_of(
     return None
 
 
-def _signed(document: dict[str, Any]) -> bytes:
-    sha256 = hashlib.sha256(json.dumps(document, allow_nan=False).encode()).hexdigest()
-    return (json.dumps(document | {"sha256": sha256}, indent=2, allow_nan=False) + "\n").encode()
-
-
 def _is_intact(text: bytes, document: dict[str, Any]) -> bool:
-    unsigned = {name: value for name, value in document.items() if name != "sha256"}
     try:
-        return "files" in unsigned and text == _signed(unsigned)
+        return "files" in document and text == signed_text(document)
     except (ValueError, RecursionError):
         return False
