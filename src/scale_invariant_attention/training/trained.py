@@ -13,7 +13,7 @@ from ..model import GPT, GPTConfig
 from ..model.pretrained import RECORD, model_folder
 from .checkpoints import NAME, Checkpoint, latest_checkpoint, load_checkpoint
 from .config import TrainingConfig
-from .runs import CHECKPOINTS, CONFIG, MODEL, differences, read_config
+from .runs import CHECKPOINTS, CONFIG, METRICS, MODEL, differences, read_config
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +101,8 @@ def _holds_run(folder: Path) -> bool:
     try:
         return "model_type" not in read_config(folder)
     except ValueError:
-        return False
+        # Damaged: then by its other files.
+        return (folder / METRICS).exists()
 
 
 def _comparable(config: GPTConfig) -> dict[str, Any]:
