@@ -9,9 +9,12 @@ from shard_server import Answer, running
 from scale_invariant_attention.data import (
     PUBLISHED,
     FetchError,
+    ShardError,
     fetch_shards,
+    open_shards,
     read_shard,
 )
+from scale_invariant_attention.data.shard_records import RECORD
 from scale_invariant_attention.data.shards import HEADER_BYTES, header
 from scale_invariant_attention.files import FolderInUseError, _http, download, growing_path, locked
 
@@ -35,7 +38,8 @@ def fetch(server, folder, shards=0, **options):
 
 
 def only_file(folder):
-    (path,) = folder.iterdir()
+    """The only file beside the record."""
+    (path,) = (path for path in folder.iterdir() if path.name != RECORD)
     return path
 
 
@@ -43,7 +47,8 @@ def test_whole_shards_arrive_with_progress(server, tmp_path):
     seen = []
     paths = fetch(server, tmp_path / "new", 1, progress=lambda *step: seen.append(step))
     assert [path.name for path in paths] == [VALIDATION, FIRST]
-    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted([VALIDATION, FIRST])
+    names = sorted(path.name for path in (tmp_path / "new").iterdir())
+    assert names == sorted([VALIDATION, FIRST, RECORD])
     for path in paths:
         assert path.read_bytes() == server.files[path.name]
         steps = [(done, total) for name, done, total in seen if name == path.name]
@@ -211,6 +216,30 @@ def test_a_full_disk_is_not_taken_for_a_bad_network(server, tmp_path):
     with pytest.raises(OSError, match="No space left"):
         fetch(server, tmp_path, progress=full)
     assert len(server.requests) == 1
+
+
+def test_fetched_shards_are_recorded_with_their_hashes(server, tmp_path):
+    fetch(server, tmp_path)
+    # A shard of an earlier version of this package is recorded as it is.
+    (tmp_path / RECORD).unlink()
+    fetch(server, tmp_path, 1)
+    stream = open_shards(tmp_path, "train", verify=True)
+    assert (stream.vocab_size, stream.document_start, len(stream)) == (50257, 50256, 5000)
+    path = tmp_path / FIRST
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+    assert len(open_shards(tmp_path, "train")) == 5000
+    with pytest.raises(ShardError, match=rf"{FIRST} is corrupt: its SHA-256 is .* shards\.json"):
+        open_shards(tmp_path, "train", verify=True)
+
+
+def test_shards_of_two_origins_are_not_mixed(server, tmp_path):
+    fetch(server, tmp_path)
+    with pytest.raises(
+        ValueError, match="has shards of 'fineweb10B', and 'fineweb100B' are others"
+    ):
+        fetch_shards("fineweb100B", tmp_path, shards=1, base_url=server.url)
 
 
 def test_two_downloads_into_one_folder_do_not_mix(server, tmp_path):

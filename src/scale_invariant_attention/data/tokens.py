@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from .shard_records import ShardError
+
 Split = Literal["train", "validation"]
 SPLITS: tuple[Split, Split] = ("train", "validation")
 TokenArray = NDArray[np.unsignedinteger[Any]]
@@ -73,6 +75,7 @@ class TokenStream:
         pieces = [np.empty(0, self._parts[0].dtype)]
         while start < stop:
             part, end = self._parts[first], int(self._ends[first])
+            check_mapped(part)
             begin = end - len(part)
             pieces.append(part[start - begin : min(stop, end) - begin])
             start, first = min(stop, end), first + 1
@@ -117,6 +120,7 @@ class TokenStream:
     def _pieces(self) -> Iterator[tuple[int, TokenArray]]:
         for part, end in zip(self._parts, self._ends.tolist(), strict=True):
             for start in range(0, len(part), _PIECE):
+                check_mapped(part)
                 yield end - len(part) + start, part[start : start + _PIECE]
 
 
@@ -183,6 +187,19 @@ def token_source(text: Any, tokenizer: Any, vocab_size: int) -> TokenSource:
             "it with the model's own tokenizer"
         )
     return TokenStream(ids, vocab_size=vocab_size, document_start=-1 if start is None else start)
+
+
+def check_mapped(part: TokenArray) -> None:
+    """Raise if the file of a memory-mapped array has become shorter: reading would end the process."""
+    if isinstance(part, np.memmap):
+        # The file that is mapped, even if another one has its name by now.
+        mapped: Any = part
+        size, expected = mapped._mmap.size(), mapped.offset + mapped.nbytes
+        if size < expected:
+            raise ShardError(
+                f"{mapped.filename} was truncated while it was in use: it has {size} bytes of "
+                f"{expected}; fetch or make it again"
+            )
 
 
 def assign_split(key: bytes, validation: float) -> Split:
