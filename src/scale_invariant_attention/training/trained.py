@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..files.signed_json import verified
 from ..model import GPT, GPTConfig
 from ..model.pretrained import RECORD, model_folder
 from .checkpoints import NAME, Checkpoint, latest_checkpoint, load_checkpoint
@@ -91,7 +92,7 @@ def _recorded_training(folder: Path) -> TrainingConfig | None:
     if not path.exists():
         return None
     try:
-        return TrainingConfig.from_dict(json.loads(path.read_bytes())["config"])
+        return TrainingConfig.from_dict(verified(json.loads(path.read_bytes()))["config"])
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{path} is not the record of a training: {error}; restore it") from error
 
