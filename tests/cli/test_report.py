@@ -12,7 +12,7 @@ from tiny_training import tiny_config
 from typer.testing import CliRunner
 
 from scale_invariant_attention.cli import app
-from scale_invariant_attention.files.signed_json import signed_text
+from scale_invariant_attention.files.manifest import signed_text
 from scale_invariant_attention.lab.experiments.evaluations import NeedleEvaluation, RecallEvaluation
 from scale_invariant_attention.lab.experiments.trials import TrainingTrial, record_trial
 from scale_invariant_attention.training import train

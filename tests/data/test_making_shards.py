@@ -24,7 +24,7 @@ from scale_invariant_attention.data import (
 )
 from scale_invariant_attention.data.shard_records import RECORD
 from scale_invariant_attention.data.tokens import assign_split
-from scale_invariant_attention.files.signed_json import verified
+from scale_invariant_attention.files.manifest import verified
 
 BYTES = get_encoding("bytes")
 

@@ -8,7 +8,7 @@ from small_tokenizers import END, OTHER, SENTENCES, byte_level
 
 from scale_invariant_attention.data import TextFiles, get_encoding, make_shards, write_shard
 from scale_invariant_attention.data.shards import BYTES, shards_encoding
-from scale_invariant_attention.files.signed_json import signed_text
+from scale_invariant_attention.files.manifest import signed_text
 
 
 @pytest.fixture

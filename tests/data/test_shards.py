@@ -14,8 +14,9 @@ from scale_invariant_attention.data import (
     read_shard,
     write_shard,
 )
-from scale_invariant_attention.data.shard_records import RECORD, file_record, write_record
+from scale_invariant_attention.data.shard_records import RECORD, write_record
 from scale_invariant_attention.data.tokens import check_mapped
+from scale_invariant_attention.files import FileRecord
 
 
 def write(path, *tokens):
@@ -204,7 +205,7 @@ def test_a_field_of_a_record_that_is_wrong_is_named(folder):
 
 def hashed(folder):
     noted = {"vocab_size": 256, "document_start": 0, "complete": True}
-    write_record(folder, noted, {path.name: file_record(path) for path in folder.glob("*.bin")})
+    write_record(folder, noted, {path.name: FileRecord.of(path) for path in folder.glob("*.bin")})
 
 
 def test_a_flipped_bit_of_a_record_is_found(folder):

@@ -3,7 +3,7 @@
 import hashlib
 import json
 
-from scale_invariant_attention.files.signed_json import signed_text
+from scale_invariant_attention.files.manifest import signed_text
 
 CONFIG = {"scheme": "rope", "layers": 2, "rate": 1e-3, "dims": [1, 2], "nested": {"none": None}}
 

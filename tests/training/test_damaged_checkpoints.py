@@ -9,7 +9,7 @@ import pytest
 from small_checkpoints import every_file, is_whole, save
 
 from scale_invariant_attention.files import write_new_file
-from scale_invariant_attention.files.signed_json import signed_text
+from scale_invariant_attention.files.manifest import signed_text
 from scale_invariant_attention.training.checkpoints import (
     DamagedCheckpointError,
     find_checkpoints,

@@ -13,7 +13,7 @@ from tiny_training import measured, same_weights, tiny_config, weights
 
 from scale_invariant_attention.data import Windows, open_shards, standard_library, write_shard
 from scale_invariant_attention.files import FolderInUseError
-from scale_invariant_attention.files.signed_json import signed
+from scale_invariant_attention.files.manifest import signed
 from scale_invariant_attention.model import GPT
 from scale_invariant_attention.training import (
     DivergedError,

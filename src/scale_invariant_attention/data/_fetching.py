@@ -8,7 +8,6 @@ from ..files.download import Notice, Progress, check_address, download
 from .shard_records import (
     ShardError,
     check_recorded,
-    file_record,
     read_record,
     recorded_files,
     write_record,
@@ -100,7 +99,7 @@ def fetch_shards(
                 )
                 files.pop(path.name, None)
             if path.name not in files:
-                files[path.name] = file_record(path)
+                files[path.name] = FileRecord.of(path)
                 write_record(folder, {"source": name, **GPT2_RECORD}, files)
     return paths
 

@@ -17,7 +17,6 @@ from .encoding import Encoding, encode_documents
 from .shard_records import (
     RECORD,
     ShardError,
-    file_record,
     read_record,
     recorded_files,
     write_record,
@@ -192,7 +191,7 @@ class _GrowingShards:
             self._file.seek(0)
             self._file.write(header(self.count))
             self.close()
-            self.files[self._path.name] = file_record(growing_path(self._path))
+            self.files[self._path.name] = FileRecord.of(growing_path(self._path))
             finish_growing(self._path)
 
     def close(self) -> None:

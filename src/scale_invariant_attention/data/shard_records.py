@@ -1,6 +1,5 @@
 """`shards.json`, the record beside token shards: their encoding, and size and SHA-256 of each."""
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -9,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import FileRecord, replace_file
-from ..files.manifest import damage_of
-from ..files.signed_json import KEY, signed_text, verified
+from ..files.manifest import KEY, damage_of, signed_text, verified
 
 RECORD = "shards.json"
 _REQUIRED: Mapping[str, type] = {"vocab_size": int, "document_start": int, "complete": bool}
@@ -52,13 +50,6 @@ def write_record(
     """Write the record of shards, with the hashes of those that are whole."""
     records = {name: asdict(record) for name, record in files.items()}
     replace_file(folder / RECORD, signed_text({**contents, "files": records}))
-
-
-def file_record(path: Path) -> FileRecord:
-    """Size and SHA-256 of a file as it is now."""
-    with path.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        return FileRecord(file.tell(), sha256)
 
 
 def recorded_files(record: Mapping[str, Any] | None) -> dict[str, FileRecord]:

@@ -37,6 +37,13 @@ class FileRecord:
     bytes: int
     sha256: str
 
+    @classmethod
+    def of(cls, path: Path) -> "FileRecord":
+        """The record of a file as it is now."""
+        with path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            return cls(file.tell(), sha256)
+
 
 def write_new_file(path: Path, pieces: Iterable[bytes | memoryview]) -> FileRecord:
     """Write and sync a file that must not exist yet; :func:`sync_folder` makes its name durable."""

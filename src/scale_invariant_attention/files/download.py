@@ -24,7 +24,7 @@ from typing import Protocol
 
 from ._durable import finish_growing, growing_path, replace_file
 from ._http import NETWORK_ERRORS, Response, TooSlowError, UnsafeRedirectError, open_url
-from .signed_json import signed_text, verified
+from .manifest import signed_text, verified
 
 _PIECE = 2**20
 # Bytes after which the description of the partial file is renewed: a kill loses no more.

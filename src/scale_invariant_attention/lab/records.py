@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from .. import schemes
 from ..evaluation import LengthLoss, PositionLoss
 from ..files import replace_file
-from ..files.signed_json import KEY, signed, verified
+from ..files.manifest import KEY, signed, verified
 from ..training import TrainingConfig
 from ._consistency import contradictions
 from ._schema import from_json, to_json

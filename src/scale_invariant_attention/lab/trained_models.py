@@ -9,7 +9,7 @@ from ..data import Encoding, TokenStream, get_encoding
 from ..data.encoding import DOCUMENT_START
 from ..data.shards import RecordedEncoding
 from ..files import replace_file
-from ..files.signed_json import signed_text
+from ..files.manifest import signed_text
 from ..model.pretrained import is_pretrained_name
 from ..provenance import provenance
 from ..training import TrainedModel

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from ..arguments import integer, json_value
 from ..files import PROBE_NAME, clear_partial, locked, replace_file, sync_folder
-from ..files.signed_json import signed_text, verified
+from ..files.manifest import signed_text, verified
 from ..provenance import provenance
 
 CONFIG = "config.json"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..files.signed_json import verified
+from ..files.manifest import verified
 from ..model import GPT, GPTConfig
 from ..model.pretrained import RECORD, model_folder
 from .checkpoints import NAME, Checkpoint, latest_checkpoint, load_checkpoint

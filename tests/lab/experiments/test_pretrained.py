@@ -9,7 +9,7 @@ import pytest
 from small_records import needle_record, record
 from tiny_pretrained import NAME, NEEDLES, tiny_miniature, write_pretrained
 
-from scale_invariant_attention.files.signed_json import signed_text
+from scale_invariant_attention.files.manifest import signed_text
 from scale_invariant_attention.lab.experiments import pretrained as packaging
 from scale_invariant_attention.lab.experiments.pretrained import (
     NotReproducedError,
