@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from scale_invariant_attention.cli import app
 from scale_invariant_attention.data import open_shards, read_shard, standard_library, write_shard
+from scale_invariant_attention.data.shard_records import RECORD
 from scale_invariant_attention.data.shards import header
 
 
@@ -183,7 +184,7 @@ def test_fetch(tmp_path):
         done = run(*command)
         assert done.exit_code == 0
         assert done.stdout == f"2 shards in {tmp_path}\n"
-        assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names, RECORD])
         assert run(*command).exit_code == 0
         assert len(server.requests) == 2
 
@@ -213,6 +214,20 @@ def test_check_finds_every_fault(shards):
     assert f"OK     {shards / 'fineweb_val_000000.bin'}" in done.stdout
     assert done.stdout.endswith("\n1 of 3 shards valid: 2 tokens, all below 50,257.\n")
     assert run("check", second, "--vocab-size", 50258).exit_code == 0
+
+
+def test_check_compares_the_hashes(texts, tmp_path, shards):
+    output = tmp_path / "out"
+    assert run("shards", texts, "--suffix", ".txt", "-o", output).exit_code == 0
+    assert "No SHA-256" not in run("check", output).output
+    (path,) = output.glob("*_train_*.bin")
+    content = bytearray(path.read_bytes())
+    content[-2] ^= 1
+    path.write_bytes(content)
+    done = run("check", output)
+    assert done.exit_code == 1
+    assert "is corrupt: its SHA-256 is" in done.output
+    assert "No SHA-256 is recorded for 3 shards" in " ".join(run("check", shards).output.split())
 
 
 @pytest.mark.parametrize("command", ["show", "check"])

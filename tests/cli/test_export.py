@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from scale_invariant_attention.cli import app
 from scale_invariant_attention.data import TextFiles, get_encoding, make_shards
-from scale_invariant_attention.data.shards import RECORD
+from scale_invariant_attention.data.shard_records import RECORD
 from scale_invariant_attention.model import GPT, GPTConfig
 from scale_invariant_attention.training import train
 

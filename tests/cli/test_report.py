@@ -12,6 +12,7 @@ from tiny_training import tiny_config
 from typer.testing import CliRunner
 
 from scale_invariant_attention.cli import app
+from scale_invariant_attention.files.manifest import signed_text
 from scale_invariant_attention.lab.experiments.evaluations import NeedleEvaluation, RecallEvaluation
 from scale_invariant_attention.lab.experiments.trials import TrainingTrial, record_trial
 from scale_invariant_attention.training import train
@@ -163,7 +164,7 @@ def test_runs_and_records_together_and_an_unfinished_run(evaluated, records, tmp
 def test_measurements_of_an_unfinished_run_are_marked(evaluated, tmp_path):
     shutil.copytree(evaluated, tmp_path / "run")
     path = tmp_path / "run" / "evaluation" / "evaluation.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"unfinished_at_step": 4}))
+    path.write_bytes(signed_text(json.loads(path.read_text()) | {"unfinished_at_step": 4}))
     page = page_of(tmp_path / "run", folder=tmp_path / "out")
     assert '<small class="state">evaluation.json was measured at step 4</small>' in page
 

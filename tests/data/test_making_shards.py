@@ -1,5 +1,6 @@
 """Shards made from documents: interrupted at any moment, they end up the same bytes."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -21,8 +22,9 @@ from scale_invariant_attention.data import (
     read_shard,
     text_files,
 )
-from scale_invariant_attention.data.shards import RECORD
+from scale_invariant_attention.data.shard_records import RECORD
 from scale_invariant_attention.data.tokens import assign_split
+from scale_invariant_attention.files.manifest import verified
 
 BYTES = get_encoding("bytes")
 
@@ -369,7 +371,16 @@ def test_a_growing_shard_is_not_a_shard(tmp_path, small_batches):
 
 def test_the_record(tmp_path):
     made = make(tmp_path)
-    assert json.loads((tmp_path / RECORD).read_text()) == {
+    record = json.loads((tmp_path / RECORD).read_text())
+    files = {
+        path.name: {
+            "bytes": path.stat().st_size,
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        }
+        for path in tmp_path.glob("*.bin")
+    }
+    assert len(files) == sum(made.shards.values()) > 3
+    expected = {
         "source": "listed",
         "encoding": "bytes",
         "vocab_size": 256,
@@ -379,7 +390,21 @@ def test_the_record(tmp_path):
         "documents": 40,
         "tokens": made.tokens,
         "complete": True,
+        "files": files,
     }
+    assert verified(record) == expected
+
+
+def test_every_shard_of_an_interrupted_run_is_recorded(tmp_path, small_batches):
+    make(tmp_path / "whole")
+    for end in range(1, 40):
+        with pytest.raises(Killed):
+            make(tmp_path / "cut", Failing(texts(), end), save_every=1)
+    make(tmp_path / "cut")
+    records = [json.loads((tmp_path / name / RECORD).read_text()) for name in ("whole", "cut")]
+    assert records[0]["files"] == records[1]["files"]
+    for split in ("train", "validation"):
+        open_shards(tmp_path / "cut", split, verify=True)
 
 
 def test_wrong_arguments(tmp_path):

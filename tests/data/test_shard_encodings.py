@@ -8,6 +8,7 @@ from small_tokenizers import END, OTHER, SENTENCES, byte_level
 
 from scale_invariant_attention.data import TextFiles, get_encoding, make_shards, write_shard
 from scale_invariant_attention.data.shards import BYTES, shards_encoding
+from scale_invariant_attention.files.manifest import signed_text
 
 
 @pytest.fixture
@@ -96,6 +97,6 @@ def test_shards_of_several_encodings(text, tmp_path):
 def test_a_record_of_a_custom_encoding(text, tmp_path):
     made(text, tmp_path / "shards", get_encoding("bytes"))
     record = tmp_path / "shards" / "shards.json"
-    record.write_text(json.dumps(json.loads(record.read_text()) | {"encoding": "mine"}))
+    record.write_bytes(signed_text(json.loads(record.read_text()) | {"encoding": "mine"}))
     with pytest.raises(FileNotFoundError, match="made with 'mine'"):
         shards_encoding(tmp_path / "shards").open()

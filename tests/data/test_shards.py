@@ -14,7 +14,9 @@ from scale_invariant_attention.data import (
     read_shard,
     write_shard,
 )
-from scale_invariant_attention.data.shards import RECORD
+from scale_invariant_attention.data.shard_records import RECORD, write_record
+from scale_invariant_attention.data.tokens import check_mapped
+from scale_invariant_attention.files import FileRecord
 
 
 def write(path, *tokens):
@@ -187,3 +189,86 @@ def test_a_broken_record_is_named(folder, content):
     (folder / RECORD).write_text(content, encoding="latin-1")
     with pytest.raises(ValueError, match=r"shards\.json cannot be read"):
         open_shards(folder, "train")
+
+
+def test_a_field_of_a_record_that_is_wrong_is_named(folder):
+    for name, value in {
+        "vocab_size": "256",
+        "complete": 1,
+        "document_start": 256,
+        "encodinh": "",
+    }.items():
+        note(folder, **{name: value})
+        with pytest.raises(ValueError, match=rf"shards\.json cannot be read \(.*{name}"):
+            open_shards(folder, "train")
+
+
+def hashed(folder):
+    noted = {"vocab_size": 256, "document_start": 0, "complete": True}
+    write_record(folder, noted, {path.name: FileRecord.of(path) for path in folder.glob("*.bin")})
+
+
+def test_a_flipped_bit_of_a_record_is_found(folder):
+    hashed(folder)
+    path = folder / RECORD
+    path.write_bytes(path.read_bytes().replace(b'"vocab_size": 256', b'"vocab_size": 254'))
+    with pytest.raises(ValueError, match=r"shards\.json cannot be read \(its SHA-256 is"):
+        open_shards(folder, "train")
+
+
+def test_a_changed_token_is_found_by_its_hash(folder):
+    hashed(folder)
+    open_shards(folder, "train", verify=True)
+    path = folder / "fineweb_train_000001.bin"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ShardError, match=r"train_000001\.bin is corrupt: its SHA-256 is"):
+        check_shard(path)
+    with pytest.raises(ShardError, match=r"train_000001\.bin is corrupt: its SHA-256 is"):
+        open_shards(folder, "train", verify=True)
+
+
+def test_a_shard_without_a_hash_cannot_be_verified(folder):
+    with pytest.raises(ShardError, match="has no recorded SHA-256"):
+        open_shards(folder, "train", verify=True)
+
+
+def test_a_missing_shard_and_one_of_another_size_are_found_at_opening(folder):
+    hashed(folder)
+    path = folder / "fineweb_train_000001.bin"
+    write(path, *range(77))
+    with pytest.raises(ShardError, match=r"has 1178 bytes, but shards\.json records"):
+        open_shards(folder, "train")
+    path.unlink()
+    with pytest.raises(
+        ShardError, match=r"train_000001\.bin is missing, but shards\.json names it"
+    ):
+        open_shards(folder, "train")
+
+
+def test_a_shard_truncated_while_it_is_mapped_is_an_error(tmp_path):
+    """Reading memory beyond the end of its file would end the process by SIGBUS."""
+    path = write(tmp_path / "one.bin", *range(20_000))
+    stream, tokens = open_shards(path), read_shard(path)
+    whole = path.read_bytes()
+    assert stream.read(19_000, 20_000).tolist() == list(range(19_000, 20_000))
+    with path.open("r+b") as file:
+        file.truncate(3000)
+    message = r"one\.bin was truncated while it was in use: it has 3000 bytes of 41024"
+    for use in (
+        lambda: stream.read(19_000, 20_000),
+        lambda: stream.document_starts,
+        stream.fingerprint,
+        lambda: check_mapped(tokens),
+    ):
+        with pytest.raises(ShardError, match=message):
+            use()
+    # A new file of that name is another one: the old stays readable as long as it is mapped.
+    path.unlink()
+    path.write_bytes(whole)
+    stream = open_shards(path)
+    replacement = tmp_path / "other"
+    replacement.write_bytes(whole[:1030])
+    replacement.replace(path)
+    assert stream.read(19_000, 20_000).tolist() == list(range(19_000, 20_000))

@@ -64,3 +64,30 @@ def test_scans_in_pieces_lose_nothing(monkeypatch):
     one = stream(parts)
     assert one.fingerprint() == expected
     assert one.document_starts.tolist() == [0, 3, 6, 7]
+
+
+def test_a_sampled_fingerprint_reads_little_and_notices_other_text(monkeypatch):
+    monkeypatch.setattr(tokens, "_READ_WHOLE", 1000)
+    monkeypatch.setattr(tokens, "_SAMPLES", 20)
+    monkeypatch.setattr(tokens, "_SAMPLE", 10)
+    values = np.random.default_rng(0).integers(0, 256, 5000).astype(np.uint8)
+
+    def sampled(values, *cuts):
+        stream = TokenStream(np.split(values, cuts), vocab_size=256, document_start=0)
+        return stream.sampled_fingerprint()
+
+    whole = sampled(values)
+    # However the tokens are stored.
+    assert sampled(values, 1234, 4000) == sampled(values.astype(np.uint16)) == whole
+    assert sampled(values[::-1]) != whole
+    assert sampled(values[:-1]) != whole
+    # A replaced shard is noticed: windows are everywhere, at both ends too.
+    for start in (0, 990, 2500, 4990):
+        other = values.copy()
+        other[start : start + 300] ^= 1
+        assert sampled(other) != whole
+
+
+def test_a_small_stream_is_fingerprinted_whole():
+    stream = TokenStream([np.arange(100, dtype=np.uint8)], vocab_size=256, document_start=0)
+    assert stream.sampled_fingerprint() == stream.fingerprint()

@@ -1,10 +1,11 @@
+import errno
 import os
 import subprocess
 import sys
 
 import pytest
 
-from scale_invariant_attention.files import FolderInUseError, locked
+from scale_invariant_attention.files import FolderInUseError, UnlockedFolderWarning, locked
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="folders have no locks there")
 
@@ -76,3 +77,23 @@ def test_an_error_inside_is_no_error_of_the_lock(tmp_path):
         raise BlockingIOError(11, "inside")
     with locked(tmp_path, wait=False):
         pass
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_file_system_that_refuses_locks_is_named(tmp_path, monkeypatch, wait):
+    import fcntl
+
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    entered = False
+    with (
+        pytest.warns(
+            UnlockedFolderWarning, match=rf"{tmp_path} cannot be locked \(No locks"
+        ) as caught,
+        locked(tmp_path, wait=wait),
+    ):
+        entered = True
+    assert entered
+    assert caught[0].filename == __file__

@@ -69,7 +69,8 @@ def test_only_an_earlier_export_is_replaced(tmp_path):
     assert "bytes" in (folder / "README.md").read_text()
     save_for_transformers(mini(scheme_name="alibi"), folder)
     assert sorted(path.name for path in folder.iterdir()) == [
-        *("README.md", "config.json", "generation_config.json", "model.safetensors")
+        *("README.md", "config.json", "generation_config.json", "model.safetensors"),
+        "sia_manifest.json",
     ]
     assert open_from_transformers(folder).config.scheme_name == "alibi"
     (folder / "notes.txt").write_text("mine")
@@ -138,6 +139,7 @@ def test_other_models_and_damaged_exports_are_not_opened(tmp_path):
         open_from_transformers(tmp_path)
     folder = tmp_path / "hf"
     save_for_transformers(mini(scheme_name="logn-rope"), folder)
+    (folder / "sia_manifest.json").unlink()
     config = json.loads((folder / "config.json").read_text())
     for wrong in ({"scheme_name": "rope"}, {"num_hidden_layers": 2}, {"hidden_size": 64}):
         (folder / "config.json").write_text(json.dumps(config | wrong))

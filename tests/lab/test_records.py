@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scale_invariant_attention.lab.records import read_record, write_record
+from scale_invariant_attention.lab.records import read_record, record_text, write_record
 from scale_invariant_attention.training import TrainingConfig
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -115,3 +115,96 @@ def test_a_loss_that_is_not_finite_is_not_written(tmp_path):
     with pytest.raises(ValueError, match="JSON"):
         write_record(replace(record, seconds=float("nan")), tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def edited(path, change, tmp_path):
+    """A copy of a record, changed, with the SHA-256 that it had."""
+    values = json.loads(path.read_text())
+    change(values)
+    copy = tmp_path / path.name
+    copy.write_bytes(record_text(values))
+    return copy
+
+
+@pytest.fixture
+def signed_record(tmp_path):
+    """A record as it is written today."""
+    write_record(replace(read_record(LOSS, TrainingConfig), read_from=None), tmp_path)
+    return tmp_path / LOSS.name
+
+
+def test_a_record_ends_with_its_hash_and_comes_back(signed_record, tmp_path):
+    assert list(json.loads(signed_record.read_text()))[-1] == "sha256"
+    record = read_record(signed_record, TrainingConfig)
+    assert record == read_record(LOSS, TrainingConfig)
+    (tmp_path / "again").mkdir()
+    write_record(record, tmp_path / "again")
+    assert (tmp_path / "again" / LOSS.name).read_bytes() == signed_record.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda it: it["losses"][0].update(loss=1.2493862017014872),
+        lambda it: it["config"].update(seed=1),
+        lambda it: it["training"]["loss"].__setitem__(7, 2.0),
+        lambda it: it["provenance"].update(cpu="AMD EPYD"),
+        lambda it: it.update(sha256="0" * 64),
+        lambda it: it.update(sha256=None),
+    ],
+)
+def test_a_changed_record_is_refused_by_its_hash(signed_record, tmp_path, change):
+    copy = edited(signed_record, change, tmp_path)
+    with pytest.raises(ValueError, match=r"rope-seed-0\.json is not a record: its SHA-256 is"):
+        read_record(copy, TrainingConfig)
+
+
+def test_a_hash_with_a_damaged_name_is_no_missing_hash(signed_record):
+    signed_record.write_bytes(signed_record.read_bytes().replace(b'"sha256"', b'"sha257"'))
+    with pytest.raises(ValueError, match="sha257 is no field of it"):
+        read_record(signed_record, TrainingConfig)
+
+
+NEEDLES = RESULTS / "mini-500" / "needles-rope-seed-0.json"
+ATTENTION = RESULTS / "mini-500" / "attention-rope-seed-0.json"
+
+
+@pytest.mark.parametrize(
+    ("path", "change", "message"),
+    [
+        (LOSS, lambda it: it["losses"][0].update(length=255), "lengths are not those of its eval"),
+        (LOSS, lambda it: it["losses"][0].update(loss=-1.2), "a loss or its error is -1.2"),
+        (LOSS, lambda it: it["losses"][0].update(tokens=131073), "tokens, not of the same"),
+        (LOSS, lambda it: it["by_position"].pop(3), "leave out positions"),
+        (LOSS, lambda it: it["training"]["loss"].pop(), "499 losses and 500 norms"),
+        (LOSS, lambda it: it["config"].update(steps=501), "500 losses of 501 steps"),
+        (LOSS, lambda it: it["validation"][0].update(step=725), "validations are at the steps"),
+        (LOSS, lambda it: it.update(seconds=-613.6), "seconds is -613.6"),
+        (LOSS, lambda it: it.update(corpus="a5f5"), "is no SHA-256"),
+        (LOSS, lambda it: it["provenance"].update(commit="3bdc"), "provenance.commit is '3bdc'"),
+        (LOSS, lambda it: it["provenance"].update(date="2026-19-16"), "provenance.date is"),
+        (NEEDLES, lambda it: it["needles"]["lengths"][0].update(low=0.0), "found cannot be 0.0 to"),
+        (NEEDLES, lambda it: it["needles"]["cells"].pop(), "by depth .* needles were found at"),
+        (
+            ATTENTION,
+            lambda it: it["attention"][0]["edges"].__setitem__(1, 300),
+            "its ranges at 256 are",
+        ),
+        (
+            ATTENTION,
+            lambda it: it["attention"][0]["layers"][1]["share"][0].__setitem__(0, 0.9),
+            "the shares of layer 1 at 256 add up to",
+        ),
+    ],
+)
+def test_a_record_without_a_hash_must_not_contradict_itself(path, change, message, tmp_path):
+    assert "sha256" not in json.loads(path.read_text())
+    with pytest.raises(ValueError, match=rf"is not a record: .*{message}"):
+        read_record(edited(path, change, tmp_path), TrainingConfig)
+
+
+def test_a_field_that_occurs_twice_is_damage(tmp_path):
+    copy = tmp_path / LOSS.name
+    copy.write_bytes(LOSS.read_bytes().replace(b' "seconds"', b' "seconds": 1.0,\n "seconds"'))
+    with pytest.raises(ValueError, match="a field occurs twice"):
+        read_record(copy, TrainingConfig)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 
-from scale_invariant_attention.files.manifest import _signed
+from scale_invariant_attention.files.manifest import signed_text
 
 CONFIG = {"scheme": "rope", "layers": 2, "rate": 1e-3, "dims": [1, 2], "nested": {"none": None}}
 
@@ -18,9 +18,7 @@ def document(folder):
 
 def rewrite(folder, **changed):
     """Change config.json, with a valid hash."""
-    changed = document(folder) | changed
-    changed.pop("sha256")
-    (folder / "config.json").write_bytes(_signed(changed))
+    (folder / "config.json").write_bytes(signed_text(document(folder) | changed))
 
 
 def put_weights(folder, data):

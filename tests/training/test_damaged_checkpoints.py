@@ -9,7 +9,7 @@ import pytest
 from small_checkpoints import every_file, is_whole, save
 
 from scale_invariant_attention.files import write_new_file
-from scale_invariant_attention.files.manifest import _signed
+from scale_invariant_attention.files.manifest import signed_text
 from scale_invariant_attention.training.checkpoints import (
     DamagedCheckpointError,
     find_checkpoints,
@@ -103,7 +103,7 @@ def with_manifest(path, **changes):
     """Change the manifest of a checkpoint, with a valid hash."""
     file = path / "manifest.json"
     document = json.loads(file.read_bytes()) | changes
-    file.write_bytes(_signed({name: it for name, it in document.items() if name != "sha256"}))
+    file.write_bytes(signed_text(document))
     return path
 
 

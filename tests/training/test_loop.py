@@ -6,12 +6,14 @@ import math
 import resource
 import signal
 
+import numpy as np
 import pytest
 import torch
 from tiny_training import measured, same_weights, tiny_config, weights
 
-from scale_invariant_attention.data import Windows, standard_library
+from scale_invariant_attention.data import Windows, open_shards, standard_library, write_shard
 from scale_invariant_attention.files import FolderInUseError
+from scale_invariant_attention.files.manifest import signed
 from scale_invariant_attention.model import GPT
 from scale_invariant_attention.training import (
     DivergedError,
@@ -27,8 +29,10 @@ from scale_invariant_attention.training.checkpoints import (
     CheckpointNotSavedError,
     find_checkpoints,
     latest_checkpoint,
+    load_checkpoint,
 )
 from scale_invariant_attention.training.runs import DifferentConfigError
+from scale_invariant_attention.training.training_data import TrainingData
 
 
 @pytest.fixture(scope="module")
@@ -312,6 +316,38 @@ def test_data_that_has_changed_is_refused(tmp_path):
     train(config, tmp_path / "run")
 
 
+def test_replaced_data_of_the_same_size_is_refused(tmp_path):
+    def write(seed):
+        for mark in ("train", "val"):
+            tokens = np.random.default_rng(seed).integers(0, 256, 5000)
+            write_shard(tmp_path / "shards" / f"tokens_{mark}_000000.bin", tokens)
+
+    config = tiny_config(data=f"shards:{tmp_path / 'shards'}", vocab_size=50304)
+    fingerprints = {}
+    for seed in (0, 1):
+        write(seed)
+        fingerprints[seed] = open_shards(tmp_path / "shards", "train").fingerprint()
+    write(0)
+    with pytest.raises(KilledError):
+        train(config, tmp_path / "run", watch=killed_at(3))
+    write(1)
+    both = rf"fingerprints\.train is '{fingerprints[0]}' there, '{fingerprints[1]}' here"
+    with pytest.raises(ValueError, match=rf"has changed since .*step-00000002 was saved: {both}"):
+        train(config, tmp_path / "run")
+    write(0)
+    train(config, tmp_path / "run")
+
+
+def test_a_checkpoint_of_an_earlier_version_is_compared_by_size(tmp_path, monkeypatch):
+    with monkeypatch.context() as patches:
+        patches.setattr(TrainingData, "identity", lambda data: {"tokens": data.tokens})
+        with pytest.raises(KilledError):
+            train(tiny_config(), tmp_path, watch=killed_at(3))
+    (checkpoint,) = find_checkpoints(tmp_path / "checkpoints")
+    assert "fingerprints" not in load_checkpoint(checkpoint.path).values
+    train(tiny_config(), tmp_path)
+
+
 def test_the_best_checkpoint_is_kept(tmp_path, monkeypatch):
     losses = iter([2.0, 1.0, 3.0, 4.0])
     monkeypatch.setattr(loop, "validation_losses", lambda *_: {32: next(losses), 64: 9.0})
@@ -335,7 +371,8 @@ def test_bfloat16_computes_in_it_and_keeps_weights_in_float32(whole, tmp_path, m
 
 
 def test_the_configuration_is_json(whole):
-    assert json.loads((whole / "config.json").read_text()) == tiny_config().to_dict()
+    config = json.loads((whole / "config.json").read_text())
+    assert config == signed(tiny_config().to_dict())
 
 
 @pytest.mark.slow

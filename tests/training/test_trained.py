@@ -23,7 +23,7 @@ def unfinished(tmp_path, monkeypatch):
         loop.StopRequest, "__init__", lambda self, notice: setattr(self, "_before", {})
     )
     with pytest.raises(StoppedError):
-        train(tiny_config(), tmp_path / "run")
+        train(tiny_config(scheme_options={"base": 16.0}), tmp_path / "run")
     return tmp_path / "run"
 
 
@@ -60,6 +60,27 @@ def test_an_unfinished_run_has_its_last_checkpoint(unfinished):
     assert any(bool(weight.any()) for weight in found.model.head.parameters())
     tokens = torch.zeros(1, 4, dtype=torch.long)
     assert found.model(tokens).shape == (1, 4, 256)
+
+
+def test_a_flipped_bit_in_the_configuration_of_a_run_is_found(unfinished):
+    """The scheme of a checkpoint's model is in the configuration of the run."""
+    path = unfinished / "config.json"
+    text, checkpoint = path.read_bytes(), unfinished / "checkpoints" / "step-00000001"
+    damaged = text.replace(b'"base": 1', b'"base": 9', 1)
+    assert damaged != text
+    for changed in (damaged, text.replace(b'"layers": 1', b'"layers": 2')):
+        path.write_bytes(changed)
+        for folder in (unfinished, checkpoint):
+            with pytest.raises(ValueError, match=r"config\.json is damaged: its SHA-256 is"):
+                open_trained(folder)
+
+
+def test_a_run_without_a_hash_of_its_configuration_is_opened(unfinished):
+    path = unfinished / "config.json"
+    config = json.loads(path.read_bytes())
+    del config["sha256"]
+    path.write_text(json.dumps(config))
+    assert open_trained(unfinished).unfinished == 1
 
 
 def test_a_run_without_a_checkpoint_is_reported(tmp_path):

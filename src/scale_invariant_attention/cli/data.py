@@ -250,8 +250,13 @@ def check(
         ),
     ] = None,
 ) -> None:
-    """Check every token of shards. Exits with 1 if a file is truncated, corrupt or not a shard."""
+    """Check every token of shards. Exits with 1 if a file is truncated, corrupt or not a shard.
+
+    Every shard must have the SHA-256 that shards.json records; shards without one are only checked for
+    their size and their vocabulary.
+    """
     from ..data import FetchError, ShardError, check_shard, find_shards
+    from ..data.shard_records import read_record, recorded_files
     from ..data.shards import recorded_encodings
 
     page = Page()
@@ -268,6 +273,15 @@ def check(
                 page.line(f"WRONG  {fault}")
             else:
                 page.line(f"OK     {file}")
+        hashed = {
+            folder: recorded_files(read_record(folder)) for folder in {it.parent for it in files}
+        }
+    unknown = [file for file in files if file.name not in hashed[file.parent]]
+    if unknown:
+        page.paragraph(
+            f"No SHA-256 is recorded for {counted(len(unknown), 'shard')}, such as {unknown[0]}: other "
+            f"tokens in the same vocabulary would not be noticed."
+        )
     page.line(
         f"\n{len(files) - len(faults)} of {counted(len(files), 'shard')} valid: {tokens:,} tokens, all "
         f"below {size:,}."

@@ -12,7 +12,8 @@ from ._document_sources import DocumentSource, HubDataset, TextFiles, standard_l
 from ._fetching import PUBLISHED, fetch_shards
 from .encoding import Decoder, Encoding, get_encoding
 from .making_shards import make_shards
-from .shards import ShardError, check_shard, find_shards, open_shards, read_shard, write_shard
+from .shard_records import ShardError
+from .shards import check_shard, find_shards, open_shards, read_shard, write_shard
 from .tokens import TokenSource, TokenStream
 from .windows import (
     SameTokens,

@@ -3,10 +3,25 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..files import FileRecord, locked
 from ..files.download import Notice, Progress, check_address, download
-from .shards import ShardError, read_shard
+from .shard_records import (
+    ShardError,
+    check_recorded,
+    read_record,
+    recorded_files,
+    write_record,
+)
+from .shards import GPT2_VOCAB_SIZE, HEADER_BYTES, TIKTOKEN, announced_bytes, read_shard
 
 HUB = "https://huggingface.co/datasets"
+# The last token of GPT-2, <|endoftext|>, starts a document.
+GPT2_RECORD = {
+    "encoding": f"{TIKTOKEN}gpt2",
+    "vocab_size": GPT2_VOCAB_SIZE,
+    "document_start": GPT2_VOCAB_SIZE - 1,
+    "complete": True,
+}
 
 
 @dataclass(frozen=True)
@@ -47,9 +62,11 @@ def fetch_shards(
 ) -> list[Path]:
     """Download published shards into a folder; whole shards in it are kept as they are.
 
+    `shards.json` in the folder gets the size and the SHA-256 of each.
+
     Args:
         name: "fineweb10B" or "fineweb100B".
-        folder: where to put them; created if missing.
+        folder: where to put them; created if missing, and locked meanwhile.
         shards: how many training shards, in addition to the one for validation.
         base_url: where the files are, if not on the hub.
         attempts: how many attempts in a row may fail to gain a byte of a file.
@@ -64,31 +81,61 @@ def fetch_shards(
     folder = Path(folder)
     paths = [folder / file for file in published.names(shards)]
     folder.mkdir(parents=True, exist_ok=True)
-    for path in paths:
-        if path.exists():
-            try:
-                read_shard(path)
-            except ShardError as fault:
-                notice(f"Fetching again: {fault}")
-            else:
+    with locked(folder, wait=False):
+        files = _earlier_files(folder, name)
+        for path in paths:
+            if _is_there(path, files, notice):
                 size = path.stat().st_size
                 progress(path.name, size, size)
-                continue
-        download(
-            f"{base}/{path.name}",
-            path,
-            _damage,
-            attempts=attempts,
-            pause=pause,
-            progress=progress,
-            notice=notice,
-        )
+            else:
+                download(
+                    f"{base}/{path.name}",
+                    path,
+                    _fault,
+                    attempts=attempts,
+                    pause=pause,
+                    progress=progress,
+                    notice=notice,
+                )
+                files.pop(path.name, None)
+            if path.name not in files:
+                files[path.name] = FileRecord.of(path)
+                write_record(folder, {"source": name, **GPT2_RECORD}, files)
     return paths
 
 
-def _damage(path: Path) -> str | None:
+def _earlier_files(folder: Path, name: str) -> dict[str, FileRecord]:
+    """The recorded shards of an earlier download."""
+    earlier = read_record(folder)
+    if earlier is not None and earlier.get("source") != name:
+        raise ValueError(
+            f"{str(folder)!r} has shards of {earlier.get('source')!r}, and {name!r} are others; choose "
+            f"another folder"
+        )
+    return recorded_files(earlier)
+
+
+def _is_there(path: Path, files: dict[str, FileRecord], notice: Notice) -> bool:
+    """Whether a shard is in the folder, whole and of its recorded size."""
+    if not path.exists():
+        return False
     try:
         read_shard(path)
+        if path.name in files:
+            check_recorded(path, quick=True)
+    except ShardError as fault:
+        notice(f"Fetching again: {fault}")
+        return False
+    return True
+
+
+def _fault(path: Path, *, whole: bool) -> str | None:
+    size = path.stat().st_size
+    try:
+        if whole:
+            read_shard(path)
+        elif size > HEADER_BYTES and size > (announced := announced_bytes(path)):
+            return f"what is not a whole shard (it exceeds the {announced} bytes of its header)"
     except ShardError as fault:
         return f"what is not a whole shard ({fault})"
     return None

@@ -5,25 +5,28 @@ how many documents they hold and how long each shard is; a resumed run truncates
 shards are the same bytes, however often the run was interrupted.
 """
 
-import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..files import clear_partial, finish_growing, growing_path, replace_file
+from ..files import FileRecord, clear_partial, finish_growing, growing_path
 from ._document_sources import DocumentSource
 from .encoding import Encoding, encode_documents
+from .shard_records import (
+    RECORD,
+    ShardError,
+    read_record,
+    recorded_files,
+    write_record,
+)
 from .shards import (
     HEADER_BYTES,
     LARGEST_COUNT,
     LARGEST_VOCABULARY,
-    RECORD,
-    ShardError,
     header,
-    read_record,
     read_shard,
 )
 from .tokens import SPLITS, Split, TokenArray, check_share, divide
@@ -144,6 +147,8 @@ class _GrowingShards:
     shard_tokens: int
     number: int = 0
     count: int = 0
+    # Those that are whole, by name.
+    files: dict[str, FileRecord] = field(default_factory=dict)
     _file: BinaryIO | None = None
 
     @property
@@ -196,6 +201,7 @@ class _GrowingShards:
             self._file.seek(0)
             self._file.write(header(self.count))
             self.close()
+            self.files[self._path.name] = FileRecord.of(growing_path(self._path))
             finish_growing(self._path)
 
     def close(self) -> None:
@@ -230,7 +236,8 @@ class _Record:
             "tokens": self.made().tokens,
             "complete": self.complete,
         }
-        replace_file(self.folder / RECORD, f"{json.dumps(contents, indent=2)}\n".encode())
+        files = {name: it for one in self.shards.values() for name, it in one.files.items()}
+        write_record(self.folder, contents, files)
 
 
 def _resumed(folder: Path, settings: dict[str, Any]) -> _Record:
@@ -240,7 +247,7 @@ def _resumed(folder: Path, settings: dict[str, Any]) -> _Record:
     record = _Record(folder, settings, shards)
     earlier = read_record(folder)
     shard_files = sorted(folder.glob("*.bin"))
-    if earlier is None and shard_files:
+    if shard_files and (earlier is None or "documents" not in earlier):
         raise ValueError(
             f"{folder} has shards of another origin, such as {shard_files[0].name}; use another folder"
         )
@@ -258,8 +265,12 @@ def _resumed(folder: Path, settings: dict[str, Any]) -> _Record:
                 f"{value!r}; choose another folder, or delete this one"
             )
     record.documents, record.complete = earlier["documents"], earlier["complete"]
+    files = recorded_files(earlier)
     for split, one in shards.items():
         one.number, one.count = divmod(earlier["tokens"][split], shard_tokens)
+        whole = one.number + (record.complete and one.count > 0)
+        names = [shard_path(folder, split, number).name for number in range(whole)]
+        one.files = {name: files[name] for name in names if name in files}
     return record
 
 

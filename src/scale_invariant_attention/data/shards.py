@@ -3,17 +3,15 @@
 A shard has a header of 256 int32 (magic 20240520, version 1, the number of tokens, zeros) and then the
 tokens as uint16, all little-endian. Every document begins with the token that starts it; shards are cut
 at a number of tokens, even in the middle of a document, and are read as one stream. `shards.json` beside
-the shards that `sia data shards` made records their encoding.
+them records their encoding and their hashes.
 """
 
 import glob
-import json
 import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +26,8 @@ from .encoding import (
     may_be_same,
     recorded_document_start,
 )
-from .tokens import SPLITS, Split, TokenArray, TokenStream, check_split
+from .shard_records import ShardError, check_complete, check_recorded, read_record
+from .tokens import SPLITS, Split, TokenArray, TokenStream, check_mapped, check_split
 
 MAGIC, VERSION = 20240520, 1
 HEADER_BYTES = 256 * 4
@@ -38,19 +37,11 @@ LARGEST_VOCABULARY = 2**16
 GPT2_VOCAB_SIZE = 50257
 TIKTOKEN = "tiktoken "
 
-# The record that `sia data shards` writes beside its shards, and what it must have.
-RECORD = "shards.json"
-_RECORDED = frozenset({"vocab_size", "document_start", "documents", "tokens", "complete"})
-
 _SPLIT_IN_NAME = re.compile(r"_(train|val)_\d+\.bin$")
 _SPLITS_BY_MARK: dict[str, Split] = {"train": "train", "val": "validation"}
 
 Shard = NDArray[np.uint16]
 AnyPath = str | os.PathLike[str]
-
-
-class ShardError(ValueError):
-    """A file is not a whole shard; the message names it and says what is wrong."""
 
 
 def header(count: int) -> bytes:
@@ -72,8 +63,8 @@ def write_shard(path: AnyPath, tokens: TokenArray) -> None:
     replace_file(path, header(len(tokens)), tokens.astype("<u2").tobytes())
 
 
-def read_shard(path: AnyPath) -> Shard:
-    """The tokens of a shard, memory-mapped. Raises :class:`ShardError` unless it is whole."""
+def announced_bytes(path: AnyPath) -> int:
+    """The size of a shard by its header. Raises :class:`ShardError` if it has no valid one."""
     path = Path(path)
     size = path.stat().st_size
     if size < HEADER_BYTES:
@@ -87,7 +78,14 @@ def read_shard(path: AnyPath) -> Shard:
         raise ShardError(f"{path} is a shard of version {version}; only {VERSION} is supported")
     if count <= 0:
         raise ShardError(f"{path} is an empty shard: its header announces {count} tokens")
-    expected = HEADER_BYTES + 2 * count
+    return HEADER_BYTES + 2 * int(count)
+
+
+def read_shard(path: AnyPath) -> Shard:
+    """The tokens of a shard, memory-mapped. Raises :class:`ShardError` unless it is whole."""
+    path = Path(path)
+    expected, size = announced_bytes(path), path.stat().st_size
+    count = (expected - HEADER_BYTES) // 2
     if size != expected:
         fault = "is truncated" if size < expected else "has too many bytes"
         raise ShardError(
@@ -98,10 +96,12 @@ def read_shard(path: AnyPath) -> Shard:
 
 
 def check_shard(path: AnyPath, vocab_size: int = GPT2_VOCAB_SIZE) -> Shard:
-    """Like :func:`read_shard`, and scan all tokens for any that is not in the vocabulary."""
+    """Like :func:`read_shard`, and check all tokens: the vocabulary, and the SHA-256 if recorded."""
     tokens = read_shard(path)
+    check_recorded(path)
     piece = 2**24
     for start in range(0, len(tokens), piece):
+        check_mapped(tokens)
         wrong = np.flatnonzero(tokens[start : start + piece] >= vocab_size)
         if len(wrong):
             index = start + int(wrong[0])
@@ -144,8 +144,11 @@ def open_shards(
     *,
     vocab_size: int | None = None,
     document_start: int | None = None,
+    verify: bool = False,
 ) -> TokenStream:
     """Open shards as one stream of tokens, memory-mapped. Every shard is verified to be whole.
+
+    A shard that is truncated later, while it is mapped, is noticed when it is read next.
 
     Args:
         where: files, folders and patterns; see :func:`find_shards`.
@@ -153,6 +156,7 @@ def open_shards(
             the two.
         vocab_size: by default as recorded beside the files, or that of GPT-2.
         document_start: the token before every document, by default likewise.
+        verify: also read every shard and compare it with its recorded SHA-256, which it must have.
     """
     files = find_shards(where, split)
     if {split_of(file) for file in files} >= set(SPLITS):
@@ -161,6 +165,12 @@ def open_shards(
             f"split='train' or split='validation'"
         )
     recorded = recorded_encodings(files)[0]
+    for file in files:
+        if not check_recorded(file, quick=not verify) and verify:
+            raise ShardError(
+                f"{file} has no recorded SHA-256 to compare it with; fetch or make the shards again, or "
+                f"pass verify=False"
+            )
     return TokenStream(
         [read_shard(file) for file in files],
         vocab_size=recorded.vocab_size if vocab_size is None else vocab_size,
@@ -168,28 +178,12 @@ def open_shards(
     )
 
 
-def read_record(folder: Path) -> dict[str, Any] | None:
-    """The record of the shards that were made in a folder; None if there is none."""
-    path = folder / RECORD
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        lacking = _RECORDED - set(record if isinstance(record, dict) else ())
-        if lacking:
-            raise ValueError(f"it lacks {', '.join(sorted(lacking))}")
-    except FileNotFoundError:
-        return None
-    except ValueError as problem:
-        raise ValueError(
-            f"{path} cannot be read ({problem}); delete the folder and make the shards again"
-        ) from problem
-    return dict(record)
-
-
 def _matches(where: AnyPath) -> list[Path]:
     path = Path(where)
     if path.is_file():
         return [path]
     if path.is_dir():
+        check_complete(path)
         return sorted(path.glob("*.bin"))
     files = sorted(Path(name) for name in glob.glob(str(where)) if Path(name).is_file())  # noqa: PTH207  also absolute
     if not files:

@@ -11,6 +11,7 @@ import os
 import secrets
 import shutil
 import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -25,12 +26,23 @@ class FolderInUseError(OSError):
     """Another process holds the lock on a folder."""
 
 
+class UnlockedFolderWarning(RuntimeWarning):
+    """A folder is used without a lock, because its file system refuses one."""
+
+
 @dataclass(frozen=True)
 class FileRecord:
     """Size and SHA-256 of a file as it was written."""
 
     bytes: int
     sha256: str
+
+    @classmethod
+    def of(cls, path: Path) -> "FileRecord":
+        """The record of a file as it is now."""
+        with path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            return cls(file.tell(), sha256)
 
 
 def write_new_file(path: Path, pieces: Iterable[bytes | memoryview]) -> FileRecord:
@@ -160,9 +172,10 @@ def _sync_tree(path: Path) -> None:
 def locked(folder: Path, *, exclusive: bool = True, wait: bool = True) -> Iterator[None]:
     """Hold a lock on a folder: exclusive, or shared with other holders of a shared lock.
 
-    A lock ends with its process, however that ends. File systems that refuse to lock are used without.
-    A process cannot take a lock twice: the second would wait for the first. If another process holds
-    it, `wait` until that releases it, or raise :class:`FolderInUseError` at once.
+    A lock ends with its process, however that ends. File systems that refuse to lock are used without,
+    with an :class:`UnlockedFolderWarning`; so is Windows, without one. A process cannot take a lock
+    twice: the second would wait for the first. If another process holds it, `wait` until that releases
+    it, or raise :class:`FolderInUseError` at once.
     """
     try:
         import fcntl
@@ -175,10 +188,16 @@ def locked(folder: Path, *, exclusive: bool = True, wait: bool = True) -> Iterat
         try:
             fcntl.flock(descriptor, mode if wait else mode | fcntl.LOCK_NB)
         except OSError as error:
-            # Other errors come from network drives that cannot lock.
             if error.errno in (errno.EAGAIN, errno.EACCES) and not wait:
                 message = f"{folder} is in use by another process; wait until it has ended"
                 raise FolderInUseError(error.errno, message) from error
+            # Other errors come from network drives that cannot lock.
+            warnings.warn(
+                f"{folder} cannot be locked ({error.strerror or error}) and is used without a lock: let "
+                f"no other process write to it meanwhile, or use a file system with locks",
+                UnlockedFolderWarning,
+                stacklevel=3,
+            )
         yield
     finally:
         # Closing is not enough: a process forked in the meantime shares the descriptor.

@@ -1,6 +1,6 @@
-"""Manifests: JSON files that describe a folder and record size and SHA-256 of its files and itself.
+"""JSON with a SHA-256 of itself: signed objects, and manifests, which also record those of files.
 
-A manifest is what makes files a model or a checkpoint, and is written after all of them:
+A manifest describes a folder. It is what makes files a model or a checkpoint, and is written after all:
 
     {"model_type": ..., "format_version": 1, ..., "files": {name: {"bytes": ..., "sha256": ...}},
      "sha256": of everything before}
@@ -17,6 +17,46 @@ from typing import Any
 from ._durable import FileRecord
 
 FORMAT_VERSION = 1
+# The field of an object that is the SHA-256 of the others.
+KEY = "sha256"
+
+
+def signed(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object with its SHA-256; one that it already has is replaced.
+
+    >>> list(signed({"tau": 10.0}))
+    ['tau', 'sha256']
+    """
+    return {**_unsigned(document), KEY: digest(document)}
+
+
+def signed_text(document: Mapping[str, Any], *, indent: int | None = 2) -> bytes:
+    """The bytes of a file that holds a JSON object with its SHA-256."""
+    return (json.dumps(signed(document), indent=indent, allow_nan=False) + "\n").encode()
+
+
+def verified(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a signed JSON object; ValueError if they have changed since it was signed.
+
+    An object without a SHA-256 is returned as it is.
+
+    >>> verified(signed({"tau": 10.0}) | {"tau": 90.0})
+    Traceback (most recent call last):
+    ValueError: its SHA-256 is ..., but it records ...
+    """
+    if KEY in document and document[KEY] != (found := digest(document)):
+        raise ValueError(f"its SHA-256 is {found}, but it records {document[KEY]!r}")
+    return _unsigned(document)
+
+
+def digest(document: Mapping[str, Any]) -> str:
+    """SHA-256 of all fields but the SHA-256 itself; ValueError for what JSON cannot hold."""
+    text = json.dumps(_unsigned(document), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _unsigned(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if name != KEY}
 
 
 @dataclass(frozen=True)
@@ -45,7 +85,7 @@ class ManifestFormat:
         """The bytes of a manifest."""
         kind = {"model_type": self.model_type, "format_version": FORMAT_VERSION}
         records = {name: asdict(record) for name, record in files.items()}
-        return _signed({**kind, **contents, "files": records})
+        return signed_text({**kind, **contents, "files": records})
 
     def read(self, path: Path) -> Manifest:
         """A manifest, verified; its files are not looked at. FileNotFoundError if there is none."""
@@ -117,14 +157,8 @@ def damage_of(
     return None
 
 
-def _signed(document: dict[str, Any]) -> bytes:
-    sha256 = hashlib.sha256(json.dumps(document, allow_nan=False).encode()).hexdigest()
-    return (json.dumps(document | {"sha256": sha256}, indent=2, allow_nan=False) + "\n").encode()
-
-
 def _is_intact(text: bytes, document: dict[str, Any]) -> bool:
-    unsigned = {name: value for name, value in document.items() if name != "sha256"}
     try:
-        return "files" in unsigned and text == _signed(unsigned)
+        return "files" in document and text == signed_text(document)
     except (ValueError, RecursionError):
         return False

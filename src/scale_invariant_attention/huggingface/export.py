@@ -19,17 +19,24 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import PreTrainedTokenizerFast
 
 from ..data.encoding import KEPT, Bytes, Encoding, TokenizerFile
-from ..files import clear_partial, write_folder
+from ..files import FileRecord, clear_partial, write_folder, write_new_file
+from ..files.manifest import ManifestFormat
 from ..model import GPT, GPTConfig
 from ._gpt_model import MODEL_TYPE, ScaleInvariantGPTForCausalLM
+from .folders import ADAPTER, CONFIG, check_folder, inside, read_object
 
-CONFIG = "config.json"
 CARD = "README.md"
+MANIFEST = "sia_manifest.json"
 DOCUMENT_START = "\0"
-# The files of an export; a folder that holds any other file is not replaced.
-WRITTEN = re.compile(
-    r"(config|generation_config|tokenizer|tokenizer_config|special_tokens_map)\.json|README\.md|"
-    r"model(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.index\.json"
+# The files that decide what a model computes. With card and manifest, they are the files of an export:
+# a folder that holds any other is not replaced.
+FORMAT = ManifestFormat(
+    f"{MODEL_TYPE}_export",
+    re.compile(
+        r"(config|generation_config|tokenizer|tokenizer_config|special_tokens_map)\.json|"
+        r"model(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.index\.json"
+    ),
+    ValueError,
 )
 _CARD = """\
 ---
@@ -68,7 +75,7 @@ def save_for_transformers(
     document_start: int | None = None,
     provenance: Mapping[str, Any] | None = None,
 ) -> None:
-    """Save a model for transformers: configuration, weights, tokenizer and model card.
+    """Save a model for transformers: configuration, weights, tokenizer, model card and their hashes.
 
     Args:
         model: a GPT whose scheme has a name.
@@ -84,8 +91,8 @@ def save_for_transformers(
     ...     model = GPT(GPTConfig.preset("mini"))
     ...     save_for_transformers(model, f"{folder}/hf", encoding=get_encoding("bytes"))
     ...     sorted(file.name for file in Path(folder, "hf").iterdir())
-    ['README.md', 'config.json', 'generation_config.json', 'model.safetensors', 'tokenizer.json',
-     'tokenizer_config.json']
+    ['README.md', 'config.json', 'generation_config.json', 'model.safetensors', 'sia_manifest.json',
+     'tokenizer.json', 'tokenizer_config.json']
     """
     folder = Path(folder).absolute()
     check_replaceable(folder)
@@ -101,6 +108,8 @@ def save_for_transformers(
         wrapped.save_pretrained(partial)
         if tokenizer is not None:
             tokenizer.save_pretrained(partial)
+        files = {path.name: FileRecord.of(path) for path in sorted(partial.iterdir())}
+        write_new_file(partial / MANIFEST, [FORMAT.text({}, files)])
         (partial / CARD).write_text(card)
         for path in partial.iterdir():
             # Weights are written readable by their owner alone.
@@ -108,19 +117,45 @@ def save_for_transformers(
 
 
 def open_from_transformers(folder: str | os.PathLike[str]) -> GPT:
-    """Open a GPT from a folder of transformers; weights that do not fit are refused, not initialised."""
+    """Open a GPT from a folder of transformers; weights that do not fit are refused, not initialised.
+
+    Only safetensors files inside the folder are read, or in the cache of the hub that it belongs to. If
+    the folder has the manifest of an export, its files are verified by their hashes.
+    """
     folder = Path(folder)
     found = _model_type(folder)
     if found != MODEL_TYPE:
         raise ValueError(f"{folder} must be a transformers folder of {MODEL_TYPE!r}, got {found!r}")
+    check_folder(folder)
+    if (folder / ADAPTER).exists():
+        raise ValueError(
+            f"{folder} has an adapter, {ADAPTER}; merge it into the model, and save that"
+        )
+    _check_manifest(folder)
     model, report = ScaleInvariantGPTForCausalLM.from_pretrained(
-        folder, local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True
+        folder,
+        local_files_only=True,
+        use_safetensors=True,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,
     )
     wrong = {name: sorted(map(str, which)) for name, which in report.items() if which}
     if wrong:
         raise ValueError(f"the weights in {folder} do not fit its configuration: {wrong}")
     gpt: GPT = model.gpt
     return gpt
+
+
+def _check_manifest(folder: Path) -> None:
+    """Refuse files that have changed since they were exported; folders without a manifest pass."""
+    if not (folder / MANIFEST).exists():
+        return
+    try:
+        FORMAT.check_files(folder, FORMAT.read(inside(folder, MANIFEST)), MANIFEST)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}. If the folder was changed on purpose, remove its {MANIFEST}"
+        ) from error
 
 
 def check_replaceable(folder: Path) -> None:
@@ -130,7 +165,9 @@ def check_replaceable(folder: Path) -> None:
     if not folder.is_dir():
         raise FileExistsError(f"{folder} is a file; pass a folder for the export")
     names = sorted(path.name for path in folder.iterdir())
-    others = [name for name in names if not WRITTEN.fullmatch(name)]
+    others = [
+        it for it in names if it not in (CARD, MANIFEST) and not FORMAT.file_name.fullmatch(it)
+    ]
     if others or (names and _model_type(folder) != MODEL_TYPE):
         raise FileExistsError(
             f"{folder} holds more than an export, such as {(others or names)[0]!r}; pass another folder"
@@ -138,13 +175,9 @@ def check_replaceable(folder: Path) -> None:
 
 
 def _model_type(folder: Path) -> str | None:
-    try:
-        config = json.loads((folder / CONFIG).read_bytes())
-    except FileNotFoundError:
+    if not (folder / CONFIG).exists():
         return None
-    except ValueError as error:
-        raise ValueError(f"{folder / CONFIG} is not JSON: {error}") from error
-    return str(config.get("model_type")) if isinstance(config, dict) else None
+    return str(read_object(inside(folder, CONFIG)).get("model_type"))
 
 
 def _model_card(config: GPTConfig, encoding_name: str | None, provenance: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """Records: the one JSON file that is kept of a trial, with its configuration and its measurements.
 
-Tables and figures are made from records alone; the folder of the training may be deleted.
+Tables and figures are made from records alone; the folder of the training may be deleted. The last field
+of a record is the SHA-256 of the others.
 """
 
 import json
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from .. import schemes
 from ..evaluation import LengthLoss, PositionLoss
 from ..files import replace_file
+from ..files.manifest import KEY, signed, verified
 from ..training import TrainingConfig
+from ._consistency import contradictions
 from ._schema import from_json, to_json
 from .experiments.evaluations import (
     AttentionEvaluation,
@@ -152,14 +155,22 @@ class Record(Generic[ConfigT_co]):
         if self.read_from is None:
             return {name: part for name, part in parts.items() if part is not None}
         parts["config"] = {name: parts["config"][name] for name in self.read_from["config"]}
-        return {name: parts[name] for name in self.read_from}
+        return {name: parts[name] for name in self.read_from if name != KEY}
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether its file has a SHA-256, as all have but those from before there was one."""
+        return self.read_from is None or KEY in self.read_from
 
 
 TrainingRecord = Record[TrainingConfig]
 
 
 def read_record(path: Path, kind: type[ConfigT_co]) -> Record[ConfigT_co]:
-    """The record in a file; `kind` is the class of its configuration."""
+    """The record in a file, verified by its SHA-256; `kind` is the class of its configuration.
+
+    A record without one must not contradict itself.
+    """
     values = _json_object(path)
     _check_scheme(path, values.get("config"))
     try:
@@ -168,8 +179,14 @@ def read_record(path: Path, kind: type[ConfigT_co]) -> Record[ConfigT_co]:
             known, found = ", ".join(EVALUATIONS), " and ".join(measured) or "none"
             raise ValueError(f"it must have one of {known}, got {found}")
         evaluation = EVALUATIONS[measured[0]]
-        parts = values | {"name": path.stem, "read_from": values}
-        return from_json(Record, parts, config=kind, evaluation=evaluation, read_from=Any)
+        parts = {name: part for name, part in values.items() if name != KEY}
+        parts |= {"name": path.stem, "read_from": values}
+        record = from_json(Record, parts, config=kind, evaluation=evaluation, read_from=Any)
+        # After the fields, whose errors say more.
+        verified(values)
+        for contradiction in () if record.is_signed else contradictions(record):
+            raise ValueError(contradiction)
+        return record
     except (ValueError, TypeError) as error:
         raise ValueError(
             f"{path} is not a record: {error}; restore it, or move it elsewhere to have sia reproduce "
@@ -179,20 +196,27 @@ def read_record(path: Path, kind: type[ConfigT_co]) -> Record[ConfigT_co]:
 
 def write_record(record: Record[ConfigT_co], folder: Path) -> None:
     """Write the file of a record, whole or not at all."""
-    # One line per field: short enough to keep, and to compare.
+    values = record.to_dict()
+    text = record_text(signed(values) if record.is_signed else values)
+    replace_file(folder / f"{record.name}.json", text)
+
+
+def record_text(values: Mapping[str, Any]) -> bytes:
+    """The bytes of a record: one line per field, short enough to keep, and to compare."""
     lines = (
         f" {json.dumps(name)}: {json.dumps(value, allow_nan=False)}"
-        for name, value in record.to_dict().items()
+        for name, value in values.items()
     )
-    text = "{\n" + ",\n".join(lines) + "\n}\n"
-    replace_file(folder / f"{record.name}.json", text.encode())
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
 def read_results(path: Path, kind: type[T]) -> T:
-    """The results that a single command wrote, such as ``EvaluationResults``."""
+    """The results that a single command wrote, such as ``EvaluationResults``, verified likewise."""
     values = _json_object(path)
     try:
-        return from_json(kind, values)
+        results = from_json(kind, {name: part for name, part in values.items() if name != KEY})
+        verified(values)
+        return results
     except ValueError as error:
         message = f"{path} cannot be read: {error}; rerun the command that wrote it"
         raise ValueError(message) from error
@@ -210,11 +234,18 @@ def _check_scheme(path: Path, config: Any) -> None:
 
 def _json_object(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_bytes())
+        values = json.loads(path.read_bytes(), object_pairs_hook=_unrepeated)
     except (ValueError, RecursionError) as error:
         raise ValueError(
             f"{path} is damaged: it is not JSON ({error}); restore it, or remove it and make it again"
         ) from error
     if not isinstance(values, dict):
         raise ValueError(f"{path} holds no JSON object; give a file that sia reproduce wrote")
+    return values
+
+
+def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ValueError("a field occurs twice")
     return values

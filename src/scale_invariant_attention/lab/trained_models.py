@@ -1,6 +1,5 @@
 """Trained models as the commands use them: their description, defaults, text and results."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from ..data import Encoding, TokenStream, get_encoding
 from ..data.encoding import DOCUMENT_START
 from ..data.shards import RecordedEncoding
 from ..files import replace_file
+from ..files.manifest import signed_text
 from ..model.pretrained import is_pretrained_name
 from ..provenance import provenance
 from ..training import TrainedModel
@@ -64,7 +64,7 @@ class Subject:
             **measured,
             "provenance": provenance(),
         }
-        replace_file(record, (json.dumps(contents, indent=indent, allow_nan=False) + "\n").encode())
+        replace_file(record, signed_text(contents, indent=indent))
         if draw is None:
             # The figure of an earlier measurement would not belong to these results.
             figure.unlink(missing_ok=True)

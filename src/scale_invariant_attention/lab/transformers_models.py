@@ -141,11 +141,15 @@ def load_transformers(folder: Path, device: torch.device) -> Any:
     from transformers import AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
+    from ..huggingface.folders import ADAPTER, check_folder
+
     disable_progress_bar()
     if not (folder / CONFIG).exists():
         raise FileNotFoundError(
             f"{folder} has no {CONFIG}: give the folder of a model that save_pretrained wrote"
         )
+    if not (folder / ADAPTER).exists():
+        check_folder(folder)
     model, loading = AutoModelForCausalLM.from_pretrained(
         folder,
         local_files_only=True,

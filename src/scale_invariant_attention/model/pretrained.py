@@ -201,9 +201,16 @@ def _download(model: PretrainedModel, folder: Path, address: str, notice: Notice
     with locked(folder):
         for name in _damages(model, folder):
             url = f"{address}/{release_file(model.name, name)}"
-            damage = partial(damage_of, record=model.files[name], recorded_in=LIST.name)
+            fault = partial(_fault, record=model.files[name])
             notice(f"Downloading {url}")
-            download(url, folder / name, damage, attempts=3, notice=notice)
+            download(url, folder / name, fault, attempts=3, notice=notice)
+
+
+def _fault(path: Path, *, whole: bool, record: FileRecord) -> str | None:
+    if whole:
+        return damage_of(path, record, LIST.name)
+    size = path.stat().st_size
+    return f"more than the {record.bytes} bytes in {LIST.name}" if size > record.bytes else None
 
 
 def _not_found(name: str, source: str | None, reason: str) -> FileNotFoundError:

@@ -165,11 +165,10 @@ class _Training:
             load_whole(self.model, starting_weights(self.config))
         if checkpoint is not None:
             tensors, values = checkpoint.tensors, checkpoint.values
-            if values["tokens"] != self.data.tokens:
-                change = f"from {values['tokens']} tokens to {self.data.tokens}"
+            if changes := self.data.changes(values):
                 raise ValueError(
-                    f"data {self.config.data!r} has changed since {checkpoint.path} was saved, "
-                    f"{change}. Restore it, or start again in another folder"
+                    f"data {self.config.data!r} has changed since {checkpoint.path} was saved: "
+                    f"{'; '.join(changes)}. Restore it, or start again in another folder"
                 )
             load_whole(self.model, tensors["model"])
             self.optimisers.load_state(tensors["optimisers"], values["optimisers"])
@@ -186,7 +185,7 @@ class _Training:
             device = torch.cuda.get_device_name(self.device) if on_gpu else "cpu"
             facts = {"seed": self.config.seed, "device": device, "ranks": self.ranks.size}
             facts |= {"context_parallel": self.ranks.sharing}
-            self.run.start(self.step, **facts, tokens=self.data.tokens)
+            self.run.start(self.step, **facts, **self.data.identity())
 
     def is_due(self, every: int) -> bool:
         """Whether this step is the last, or a multiple of `every`."""
@@ -238,7 +237,7 @@ class _Training:
                 self.folder / CHECKPOINTS,
                 self.step,
                 tensors | {"random": random.tensors},
-                {"optimisers": optimisers, "random": random.values, "tokens": self.data.tokens},
+                {"optimisers": optimisers, "random": random.values, **self.data.identity()},
                 metric=metric,
                 keep_last=self.config.keep_checkpoints,
             )

@@ -1,6 +1,6 @@
 """The folder of a run: its configuration, provenance, metrics and checkpoints.
 
-config.json        the configuration; written once
+config.json        the configuration, with its SHA-256; written once
 provenance.jsonl   commit, versions and machine, one line per start or resumption of the run
 metrics.jsonl      one line per measurement; a line torn by a kill is repaired when the run resumes
 checkpoints/       see `checkpoints`
@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from ..arguments import integer, json_value
 from ..files import PROBE_NAME, clear_partial, locked, replace_file, sync_folder
+from ..files.manifest import signed_text, verified
 from ..provenance import provenance
 
 CONFIG = "config.json"
@@ -154,8 +155,7 @@ def open_run(
             clear_partial(folder, name)
         check_same_run(folder, expected, defaults=defaults)
         if not (folder / CONFIG).exists():
-            text = json.dumps(expected, indent=2, allow_nan=False) + "\n"
-            replace_file(folder / CONFIG, text.encode())
+            replace_file(folder / CONFIG, signed_text(expected))
         run = Run(folder)
         try:
             yield run
@@ -164,7 +164,7 @@ def open_run(
 
 
 def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """The configuration of a run."""
+    """The configuration of a run, verified by the SHA-256 in its file; early runs have none."""
     path = Path(folder) / CONFIG
     if not path.exists():
         raise FileNotFoundError(f"{folder} is not the folder of a run: it has no {CONFIG}")
@@ -174,7 +174,12 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
         raise ValueError(f"{path} is damaged: it is not JSON ({error}); restore it") from error
     if not isinstance(config, dict):
         raise ValueError(f"{path} is damaged: it is not a JSON object; restore it")
-    return config
+    try:
+        return verified(config)
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is damaged: {error}; restore it, or remove the line if you changed it on purpose"
+        ) from error
 
 
 def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:

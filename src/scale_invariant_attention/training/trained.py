@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..files.manifest import verified
 from ..model import GPT, GPTConfig
 from ..model.pretrained import RECORD, model_folder
 from ..model.storage import MODEL_TYPE, SavedModelError
 from .checkpoints import NAME, Checkpoint, latest_checkpoint, load_checkpoint
 from .config import TrainingConfig
-from .runs import CHECKPOINTS, CONFIG, MODEL, differences, read_config
+from .runs import CHECKPOINTS, CONFIG, METRICS, MODEL, differences, read_config
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +94,7 @@ def _recorded_training(folder: Path) -> TrainingConfig | None:
     if not path.exists():
         return None
     try:
-        return TrainingConfig.from_dict(json.loads(path.read_bytes())["config"])
+        return TrainingConfig.from_dict(verified(json.loads(path.read_bytes()))["config"])
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{path} is not the record of a training: {error}; restore it") from error
 
@@ -103,7 +104,8 @@ def _holds_run(folder: Path) -> bool:
     try:
         return "model_type" not in read_config(folder)
     except ValueError:
-        return False
+        # Damaged: then by its other files.
+        return (folder / METRICS).exists()
 
 
 def _check_ours(folder: Path) -> None:

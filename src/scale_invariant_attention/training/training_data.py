@@ -18,6 +18,7 @@ from ..data import (
 from ..data.needles import NeedleFormat, NeedleTask
 from ..data.shards import BYTES, RecordedEncoding, holds_shards, shards_encoding
 from ..data.tasks import RecallTask, Task, TaskBatches, TaskExamples
+from .runs import differences
 
 if TYPE_CHECKING:
     from .config import TrainingConfig
@@ -31,11 +32,22 @@ HELD_OUT = 0
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The batches of a rank, a validation set, and the sizes of the corpora, to detect changes."""
+    """The batches of a rank, a validation set, and size and fingerprint of the corpora by split."""
 
     batches: Windows | TaskBatches
     validation: SameTokens | TaskExamples
     tokens: dict[str, int]
+    fingerprints: dict[str, str]
+
+    def identity(self) -> dict[str, dict[str, Any]]:
+        """What identifies the data, for a checkpoint."""
+        return {"tokens": self.tokens, "fingerprints": self.fingerprints}
+
+    def changes(self, recorded: Mapping[str, Any]) -> list[str]:
+        """How the data differs from an earlier identity, in words; early ones have sizes alone."""
+        now = {name: value for name, value in self.identity().items() if name in recorded}
+        before = {name: recorded[name] for name in now}
+        return list(differences(before, now))
 
 
 def open_training_data(config: "TrainingConfig", rank: int = 0, ranks: int = 1) -> TrainingData:
@@ -65,7 +77,8 @@ def open_training_data(config: "TrainingConfig", rank: int = 0, ranks: int = 1) 
         examples = max(1, config.validation_tokens // max(lengths))
         validation = TaskExamples(open_task(config, "validation", HELD_OUT), lengths, examples)
     sizes = {split: len(corpus) for split, corpus in corpora.items()}
-    return TrainingData(batches.rank(rank, of=ranks), validation, sizes)
+    fingerprints = {split: corpus.sampled_fingerprint() for split, corpus in corpora.items()}
+    return TrainingData(batches.rank(rank, of=ranks), validation, sizes, fingerprints)
 
 
 class TaskConfig(Protocol):

@@ -9,6 +9,7 @@ import pytest
 from small_records import needle_record, record
 from tiny_pretrained import NAME, NEEDLES, tiny_miniature, write_pretrained
 
+from scale_invariant_attention.files.manifest import signed_text
 from scale_invariant_attention.lab.experiments import pretrained as packaging
 from scale_invariant_attention.lab.experiments.pretrained import (
     NotReproducedError,
@@ -53,7 +54,7 @@ def test_a_model_that_differs_from_its_record_is_refused(written, tmp_path):
     path = tmp_path / "results" / "rope-seed-0.json"
     values = json.loads(path.read_text())
     values["losses"][1]["loss"] += 0.002
-    path.write_text(json.dumps(values))
+    path.write_bytes(signed_text(values))
     with pytest.raises(NotReproducedError, match=rf"{NAME} must have the loss .* at 64 tokens"):
         package(tiny_miniature(), written / "runs", tmp_path / "results", tmp_path / "pretrained")
     assert not list((tmp_path / "pretrained").iterdir())

@@ -5,7 +5,6 @@
 A model that does not reproduce its record is refused.
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -160,7 +159,7 @@ def package(
         write_record(replace(record, name=Path(RECORD).stem), fresh)
         count = sum(weight.numel() for weight in stored.parameters())
         (fresh / CARD).write_text(model_card(miniature, record, count), encoding="utf-8")
-        files = {path.name: _file_record(path) for path in sorted(fresh.iterdir())}
+        files = {path.name: FileRecord.of(path) for path in sorted(fresh.iterdir())}
         if folder.exists():
             remove_folder(folder)
         fresh.rename(folder)
@@ -230,8 +229,3 @@ def model_card(miniature: Miniature, record: TrainingRecord, parameters: int) ->
         dtype=str(STORED_DTYPE).removeprefix("torch."),
         tolerance=TOLERANCES[miniature.measured],
     )
-
-
-def _file_record(path: Path) -> FileRecord:
-    data = path.read_bytes()
-    return FileRecord(len(data), hashlib.sha256(data).hexdigest())

@@ -1,0 +1,105 @@
+"""`shards.json`, the record beside token shards: their encoding, and size and SHA-256 of each."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ..files import FileRecord, replace_file
+from ..files.manifest import KEY, damage_of, signed_text, verified
+
+RECORD = "shards.json"
+_REQUIRED: Mapping[str, type] = {"vocab_size": int, "document_start": int, "complete": bool}
+_OPTIONAL: Mapping[str, type | tuple[type, ...]] = {
+    "source": str,
+    "encoding": str,
+    "validation": (int, float),
+    "shard_tokens": int,
+    "documents": int,
+    "tokens": dict,
+    "files": dict,
+}
+
+
+class ShardError(ValueError):
+    """A file is not a whole shard; the message names it and says what is wrong."""
+
+
+def read_record(folder: Path) -> dict[str, Any] | None:
+    """The record of the shards in a folder, verified by its own SHA-256; None if there is none."""
+    path = folder / RECORD
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(record, dict):
+            raise ValueError("it is no JSON object")
+        _check_fields(record)
+        return verified(record)
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError) as problem:
+        raise ValueError(
+            f"{path} cannot be read ({problem}); delete the folder and make the shards again"
+        ) from problem
+
+
+def write_record(
+    folder: Path, contents: Mapping[str, Any], files: Mapping[str, FileRecord]
+) -> None:
+    """Write the record of shards, with the hashes of those that are whole."""
+    records = {name: asdict(record) for name, record in files.items()}
+    replace_file(folder / RECORD, signed_text({**contents, "files": records}))
+
+
+def recorded_files(record: Mapping[str, Any] | None) -> dict[str, FileRecord]:
+    """Size and SHA-256 of shards by name; shards of earlier versions have none."""
+    files = {} if record is None else record.get("files", {})
+    return {name: FileRecord(**entry) for name, entry in files.items()}
+
+
+def check_recorded(path: str | os.PathLike[str], *, quick: bool = False) -> bool:
+    """Raise :class:`ShardError` if a shard is not as recorded; whether anything is recorded of it.
+
+    A `quick` check compares sizes alone.
+    """
+    path = Path(path)
+    record = recorded_files(read_record(path.parent)).get(path.name)
+    if record is not None and (damage := damage_of(path, record, RECORD, quick=quick)):
+        raise ShardError(f"{damage}; fetch or make it again")
+    return record is not None
+
+
+def check_complete(folder: Path) -> None:
+    """Raise :class:`ShardError` if a recorded shard is missing."""
+    for name in recorded_files(read_record(folder)):
+        if not (folder / name).is_file():
+            raise ShardError(
+                f"{folder / name} is missing, but {RECORD} names it; fetch or make it again"
+            )
+
+
+def _check_fields(record: Mapping[str, Any]) -> None:
+    lacking = sorted(_REQUIRED.keys() - record.keys())
+    if lacking:
+        raise ValueError(f"it lacks {', '.join(lacking)}")
+    known = {**_REQUIRED, **_OPTIONAL, KEY: str}
+    for name, value in record.items():
+        if name not in known:
+            raise ValueError(f"it has the unknown field {name!r}")
+        # To Python, True is an integer.
+        if not isinstance(value, known[name]) or (
+            isinstance(value, bool) and known[name] is not bool
+        ):
+            raise ValueError(f"{name} is {value!r}")
+    if not 0 <= record["document_start"] < record["vocab_size"] <= 2**16:
+        sizes = f"{record['document_start']} and {record['vocab_size']}"
+        raise ValueError(f"document_start and vocab_size are {sizes}")
+    for name, count in record.get("tokens", {}).items():
+        if not isinstance(count, int) or count < 0:
+            raise ValueError(f"it counts {count!r} tokens for {name}")
+    for name, entry in record.get("files", {}).items():
+        match entry:
+            case {"bytes": int(), "sha256": str()} if len(entry) == 2 and Path(name).name == name:
+                continue
+        raise ValueError(f"it describes the file {name!r} by {entry!r}")
