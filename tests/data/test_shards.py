@@ -1,6 +1,7 @@
 """Shards in the published format: written, read, and found out when they are broken."""
 
 import json
+import os
 import struct
 
 import numpy as np
@@ -155,7 +156,8 @@ def test_nothing_found_is_an_error(folder, tmp_path):
 
 
 def note(folder, **changes):
-    noted = {"vocab_size": 256, "document_start": 0, "documents": 1, "tokens": {}, "complete": True}
+    made = {"documents": 1, "tokens": {"train": 9, "validation": 0}, "complete": True}
+    noted = {"vocab_size": 256, "document_start": 0, **made}
     (folder / RECORD).write_text(json.dumps(noted | changes))
 
 
@@ -186,4 +188,30 @@ def test_unfinished_shards_are_not_opened(folder):
 def test_a_broken_record_is_named(folder, content):
     (folder / RECORD).write_text(content, encoding="latin-1")
     with pytest.raises(ValueError, match=r"shards\.json cannot be read"):
+        open_shards(folder, "train")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vocab_size": "256"}, "vocab_size must be an integer, got '256'"),
+        ({"vocab_size": 2**40}, "vocab_size must be at most 65536, got 1099511627776"),
+        ({"vocab_size": float("inf")}, "must have a finite number as vocab_size, got inf"),
+        ({"document_start": 256}, "document_start must be below 256, got 256"),
+        ({"document_start": [0]}, r"document_start must be an integer, got \[0\]"),
+        ({"documents": None}, "documents must be an integer, got None"),
+        ({"tokens": []}, r"tokens must be an object with train and validation, got \[\]"),
+        ({"tokens": {"train": "1", "validation": 0}}, "tokens.train must be an integer, got '1'"),
+        ({"complete": "yes"}, "complete must be true or false, got 'yes'"),
+    ],
+)
+def test_a_hostile_record_is_named_with_the_field(folder, changes, message):
+    note(folder, **changes)
+    with pytest.raises(ValueError, match=rf"shards\.json cannot be read \(.*{message}"):
+        open_shards(folder, "train")
+
+
+def test_a_record_that_is_a_pipe_does_not_hang(folder):
+    os.mkfifo(folder / RECORD)
+    with pytest.raises(ValueError, match=r"shards\.json must be a file, got a pipe"):
         open_shards(folder, "train")

@@ -7,7 +7,6 @@ the shards that `sia data shards` made records their encoding.
 """
 
 import glob
-import json
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -18,7 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arguments import integer
 from ..files import replace_file
+from ..files.json_files import read_json_object
 from .encoding import (
     DOCUMENT_START,
     KEPT,
@@ -165,17 +166,35 @@ def read_record(folder: Path) -> dict[str, Any] | None:
     """The record of the shards that were made in a folder; None if there is none."""
     path = folder / RECORD
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        lacking = _RECORDED - set(record if isinstance(record, dict) else ())
+        record = read_json_object(path)
+        lacking = _RECORDED - set(record)
         if lacking:
             raise ValueError(f"it lacks {', '.join(sorted(lacking))}")
+        _check_recorded(record)
     except FileNotFoundError:
         return None
-    except ValueError as problem:
+    except (ValueError, TypeError) as problem:
         raise ValueError(
             f"{path} cannot be read ({problem}); delete the folder and make the shards again"
         ) from problem
-    return dict(record)
+    return record
+
+
+def _check_recorded(record: dict[str, Any]) -> None:
+    """Raise unless every field that is read has the type it was written with."""
+    size = integer("vocab_size", record["vocab_size"], at_least=1)
+    if size > LARGEST_VOCABULARY:
+        raise ValueError(f"vocab_size must be at most {LARGEST_VOCABULARY}, got {size}")
+    if integer("document_start", record["document_start"], at_least=0) >= size:
+        raise ValueError(f"document_start must be below {size}, got {record['document_start']}")
+    integer("documents", record["documents"], at_least=0)
+    tokens = record["tokens"]
+    if not isinstance(tokens, dict) or set(tokens) != set(SPLITS):
+        raise TypeError(f"tokens must be an object with {' and '.join(SPLITS)}, got {tokens!r}")
+    for split, count in tokens.items():
+        integer(f"tokens.{split}", count, at_least=0)
+    if not isinstance(record["complete"], bool):
+        raise TypeError(f"complete must be true or false, got {record['complete']!r}")
 
 
 def _matches(where: AnyPath) -> list[Path]:

@@ -20,6 +20,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ..data.encoding import KEPT, Bytes, Encoding, TokenizerFile
 from ..files import clear_partial, write_folder
+from ..files.json_files import read_json_object
 from ..model import GPT, GPTConfig
 from ._gpt_model import MODEL_TYPE, ScaleInvariantGPTForCausalLM
 
@@ -139,12 +140,9 @@ def check_replaceable(folder: Path) -> None:
 
 def _model_type(folder: Path) -> str | None:
     try:
-        config = json.loads((folder / CONFIG).read_bytes())
+        return str(read_json_object(folder / CONFIG).get("model_type"))
     except FileNotFoundError:
         return None
-    except ValueError as error:
-        raise ValueError(f"{folder / CONFIG} is not JSON: {error}") from error
-    return str(config.get("model_type")) if isinstance(config, dict) else None
 
 
 def _model_card(config: GPTConfig, encoding_name: str | None, provenance: Mapping[str, Any]) -> str:

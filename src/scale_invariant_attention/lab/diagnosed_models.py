@@ -12,6 +12,7 @@ import torch
 from ..analysis import ScoreSource, gpt_scores
 from ..data import Encoding, get_encoding
 from ..data.encoding import DOCUMENT_START, KEPT
+from ..files.json_files import read_json_object
 from ..model import GPT
 from ..model.storage import MODEL_TYPE
 from ..schemes import ScaleInvariant
@@ -56,10 +57,10 @@ def open_diagnosed_model(
 def _is_of_transformers(folder: Path) -> bool:
     """Whether the configuration is that of a model that we did not save."""
     try:
-        config = json.loads((folder / CONFIG).read_bytes())
-    except (OSError, ValueError, RecursionError):
+        config = read_json_object(folder / CONFIG)
+    except (OSError, ValueError):
         return False
-    return isinstance(config, dict) and config.get("model_type", MODEL_TYPE) != MODEL_TYPE
+    return bool(config.get("model_type", MODEL_TYPE) != MODEL_TYPE)
 
 
 def _gpt_properties(model: GPT) -> dict[str, Any]:
@@ -160,11 +161,9 @@ def _document_start(folder: Path) -> str:
     """The token that starts a text, or else the one that ends it."""
     path = folder / TOKENIZER_CONFIG
     try:
-        config = json.loads(path.read_bytes())
+        config = read_json_object(path)
     except FileNotFoundError:
         return DOCUMENT_START
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
     for name in ("bos_token", "eos_token"):
         token = config.get(name)
         token = token.get("content") if isinstance(token, dict) else token
