@@ -10,6 +10,19 @@ from numbers import Real
 from typing import Any
 
 
+def shown(value: object) -> str:
+    """A value for an error, in brief if it is long.
+
+    >>> shown(10.0), shown(10**400)
+    ('10.0', 'an integer of 1329 bits')
+    """
+    # Python refuses to print the longest ones.
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"an integer of {value.bit_length()} bits"
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
 def real_number(name: str, value: object, at_least: float | None = None) -> float:
     """Return `value` as a finite float, no smaller than `at_least`; errors call it `name`.
 
@@ -18,9 +31,12 @@ def real_number(name: str, value: object, at_least: float | None = None) -> floa
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a real number, got {value!r}; pass an int or a float")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
     if not math.isfinite(number):
-        raise ValueError(f"{name} must be finite, got {value!r}; pass a finite number")
+        raise ValueError(f"{name} must be finite, got {shown(value)}; pass a finite number")
     if at_least is not None and number < at_least:
         raise ValueError(
             f"{name} must satisfy {name} >= {at_least}, got {value}; pass a larger one"

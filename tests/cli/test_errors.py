@@ -1,11 +1,6 @@
-import contextlib
-import os
-import pty
-import subprocess
-import sys
-
 import pytest
 import typer
+from terminals import sia_on_a_terminal
 
 from scale_invariant_attention.cli.errors import fit, plain_errors
 
@@ -36,26 +31,6 @@ def test_other_exceptions_are_not_hidden(bug):
         raise bug
 
 
-def on_a_terminal(*words: str) -> list[str]:
-    """The lines that `sia` prints on a terminal of 80 columns."""
-    leader, follower = pty.openpty()
-    environment = {**os.environ, "COLUMNS": "80"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "scale_invariant_attention.cli", *words],
-        stderr=follower,
-        env=environment,
-    )
-    os.close(follower)
-    printed = b""
-    # Linux reports the end of a pseudo-terminal as an error.
-    with contextlib.suppress(OSError):
-        while more := os.read(leader, 4096):
-            printed += more
-    os.close(leader)
-    process.wait()
-    return printed.decode().splitlines()
-
-
 @pytest.mark.parametrize(
     ("words", "last"),
     [
@@ -64,7 +39,7 @@ def on_a_terminal(*words: str) -> list[str]:
     ],
 )
 def test_long_messages_are_wrapped_at_spaces_on_a_terminal(words, last):
-    lines = on_a_terminal(*words)
+    lines = sia_on_a_terminal(*words).splitlines()
     assert max(map(len, lines)) <= 80
     assert last in " ".join(lines)
     assert not any(line.endswith("-") for line in lines)

@@ -12,6 +12,7 @@ from tiny_training import tiny_config
 from typer.testing import CliRunner
 
 from scale_invariant_attention.cli import app, generate
+from scale_invariant_attention.cli.printable import printable
 from scale_invariant_attention.data import TextFiles, get_encoding, make_shards
 from scale_invariant_attention.model import GPT, GPTConfig
 from scale_invariant_attention.training import train
@@ -65,8 +66,8 @@ def test_a_new_document_ends_the_text(trained, monkeypatch):
 
 
 def test_control_characters_are_shown_not_obeyed(trained, monkeypatch):
-    writing(monkeypatch, [0x1B, *b"[2J\a\t\n\r", *"\x9b".encode()])
-    assert run(trained).stdout == "\ufffd[2J\ufffd\t\n\ufffd\ufffd\n"
+    writing(monkeypatch, [0x1B, *b"[2J\a\t\n\r", *"\x9b\u202e".encode()])
+    assert run(trained).stdout == "\ufffd[2J\ufffd\t\n\ufffd\ufffd\ufffd\n"
 
 
 def test_tokens_for_other_vocabularies(tmp_path):
@@ -107,7 +108,7 @@ def test_text_with_the_tokenizer_of_the_data(shards):
     out = model.generate(torch.tensor([prompt]), 20, stop_tokens=[1])[0, 1:].tolist()
     expected = tokenizer.decode([token for token in out if token != 1], skip_special_tokens=False)
     assert done.exit_code == 0, done.output
-    assert done.stdout == expected.translate(generate.CONTROLS) + "\n"
+    assert done.stdout == printable(expected) + "\n"
     named = ("--tokenizer", shards / "my.json")
     for words in (named, (*named, "--document-start", OTHER)):
         same = run(
@@ -155,7 +156,7 @@ def test_a_run_whose_data_is_missing(shards, tmp_path):
     copied = tmp_path / "run"
     shutil.copytree(shards / "run", copied)
     config = json.loads((copied / "config.json").read_text()) | {"data": "shards:nowhere"}
-    (copied / "config.json").write_text(json.dumps(config))
+    (copied / "config.json").write_bytes(signed_text(config))
     done = run(copied, "--prompt", "x")
     assert done.exit_code == 1
     assert "--tokenizer" in done.stderr

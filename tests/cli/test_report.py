@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import shutil
 from pathlib import Path
@@ -196,8 +197,8 @@ def test_hostile_names_of_folders_stay_text(evaluated, tmp_path):
 
 def damaged(records):
     record = json.loads((records / "recall-rope-seed-0.json").read_text())
-    yield "torn.json", json.dumps(record)[:500], "is damaged: it is not JSON"
-    yield "list.json", "[]", "holds no JSON object"
+    yield "torn.json", json.dumps(record)[:500], "is not JSON"
+    yield "list.json", "[]", "must hold a JSON object, got list"
     yield "other.json", '{"name": 1}', "is not a record: it must have one of losses, needles"
     without = {name: value for name, value in record.items() if name != "provenance"}
     yield "less.json", json.dumps(without), "is not a record: provenance is missing; restore it"
@@ -208,7 +209,11 @@ def damaged(records):
     other |= {"evaluation": evaluation, "by_position": []}
     loss = {"length": 256, "loss": math.nan, "standard_error": None, "tokens": 512}
     diverged = other | {"losses": [loss]}
-    yield "diverged.json", json.dumps(diverged), "losses[0].loss must be a finite number, got nan"
+    yield (
+        "diverged.json",
+        json.dumps(diverged),
+        "must have a finite number as losses[0].loss, got nan",
+    )
     nothing = other | {"losses": []}
     yield "nothing.json", json.dumps(nothing), "losses must have at least one length"
     strange = record | {"config": record["config"] | {"scheme": "none such"}}
@@ -229,6 +234,70 @@ def test_a_damaged_record_is_named_with_a_remedy(records, tmp_path):
         assert str(path) in done.stderr and message in done.stderr
         assert re.search(r"; (restore|give|import)", done.stderr), done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def hostile(records):
+    record = json.loads((records / "recall-rope-seed-0.json").read_text())
+    row = record["recall"][0]
+    for changes, message in (
+        ({"recall": {}}, "recall must be a list, got {}"),
+        ({"recall": [[]]}, "recall[0] must be an object, got []"),
+        ({"recall": [row | {"length": "64"}]}, "recall[0].length must be an integer, got '64'"),
+        ({"seconds": 10**400}, "seconds must be finite, got an integer of 1329 bits"),
+        ({"seconds": math.inf}, "must have a finite number as seconds, got inf"),
+        ({"config": []}, "config must be an object, got []"),
+        ({"config": record["config"] | {"width": "32"}}, "config.width must be an integer"),
+        ({"config": record["config"] | {"width": 2**40, "heads": 1}}, "config: width / heads must"),
+        ({"provenance": "me"}, "provenance must be an object, got 'me'"),
+    ):
+        yield json.dumps(record | changes), message
+    yield '{"recall": ' * 90 + "1" + "}" * 90, "must be nested at most 64 deep"
+
+
+def test_a_hostile_record_is_named_with_its_field(records, tmp_path):
+    path = tmp_path / "hostile.json"
+    for text, message in hostile(records):
+        path.write_text(text)
+        done = run("report", path, "-o", tmp_path / "out")
+        assert done.exit_code == 1, message
+        assert done.stderr.startswith(f"Error: {path} ") and message in done.stderr, done.stderr
+    path.unlink()
+    os.mkfifo(path)
+    done = run("report", tmp_path, "-o", tmp_path / "out")
+    assert done.exit_code == 1
+    assert f"{path} must be a file, got a pipe" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("metrics.jsonl", '{"step": "1", "loss": 2}', "step must be an integer, got '1'"),
+        ("metrics.jsonl", '{"step": 1, "loss": "2"}', "loss must be a real number, got '2'"),
+        ("metrics.jsonl", '{"step": 1, "loss": [2]}', "loss must be a real number, got [2]"),
+        ("metrics.jsonl", '{"step": 1, "loss": 1' + "0" * 400 + "}", "loss must be finite"),
+        ("metrics.jsonl", '{"step": 1, "seconds": {}}', "seconds must be a real number, got {}"),
+        (
+            "metrics.jsonl",
+            '{"step": 1, "validation": [1]}',
+            "validation must be an object, got [1]",
+        ),
+        ("metrics.jsonl", '{"step": 1, "validation": {"x": 1}}', "'x'"),
+        ("config.json", '{"width": 1099511627776, "heads": 1}', "width / heads must be at most"),
+        ("config.json", '{"steps": Infinity}', "must have a finite number as steps, got inf"),
+        ("config.json", '{"steps": "9"}', "steps must be an integer, got '9'"),
+        ("config.json", '{"scheme_options": []}', "scheme_options must be a dict, got []"),
+        ("evaluation/evaluation.json", '{"model": []}', "model must be text, got []"),
+    ],
+)
+def test_a_hostile_file_of_a_run_is_named_with_its_field(evaluated, tmp_path, name, text, message):
+    folder = tmp_path / "run"
+    shutil.copytree(evaluated, folder)
+    (folder / name).write_text(text + "\n")
+    done = run("report", folder, "-o", tmp_path / "out")
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"Error: {folder / name} ") and message in done.stderr, (
+        done.stderr
+    )
 
 
 def test_a_folder_that_is_not_a_run_is_refused(evaluated, tmp_path):

@@ -1,6 +1,7 @@
 """Shards in the published format: written, read, and found out when they are broken."""
 
 import json
+import os
 import struct
 
 import numpy as np
@@ -157,7 +158,8 @@ def test_nothing_found_is_an_error(folder, tmp_path):
 
 
 def note(folder, **changes):
-    noted = {"vocab_size": 256, "document_start": 0, "documents": 1, "tokens": {}, "complete": True}
+    made = {"documents": 1, "tokens": {"train": 9, "validation": 0}, "complete": True}
+    noted = {"vocab_size": 256, "document_start": 0, **made}
     (folder / RECORD).write_text(json.dumps(noted | changes))
 
 
@@ -272,3 +274,32 @@ def test_a_shard_truncated_while_it_is_mapped_is_an_error(tmp_path):
     replacement.write_bytes(whole[:1030])
     replacement.replace(path)
     assert stream.read(19_000, 20_000).tolist() == list(range(19_000, 20_000))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vocab_size": "256"}, "vocab_size must be an integer, got '256'"),
+        ({"vocab_size": 2**40}, "vocab_size must be 1 to 65536, got 1099511627776"),
+        ({"vocab_size": float("inf")}, "must have a finite number as vocab_size, got inf"),
+        ({"document_start": 256}, "document_start must be 0 to 255, got 256"),
+        ({"document_start": [0]}, r"document_start must be an integer, got \[0\]"),
+        ({"documents": None}, "documents must be an integer, got None"),
+        ({"tokens": []}, r"tokens must be an object, got \[\]"),
+        (
+            {"tokens": {"train": "1", "validation": 0}},
+            "tokens.train must be an integer of at least 0, got '1'",
+        ),
+        ({"complete": "yes"}, "complete must be true or false, got 'yes'"),
+    ],
+)
+def test_a_hostile_record_is_named_with_the_field(folder, changes, message):
+    note(folder, **changes)
+    with pytest.raises(ValueError, match=rf"shards\.json cannot be read \(.*{message}"):
+        open_shards(folder, "train")
+
+
+def test_a_record_that_is_a_pipe_does_not_hang(folder):
+    os.mkfifo(folder / RECORD)
+    with pytest.raises(ValueError, match=r"shards\.json must be a file, got a pipe"):
+        open_shards(folder, "train")

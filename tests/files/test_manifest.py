@@ -49,7 +49,7 @@ def test_a_flipped_bit_of_a_manifest_is_found(folder):
         ({"format_version": 2}, "format_version 1, got 2; .*update scale-invariant-attention"),
         ({"format_version": True}, "format_version 1, got True"),
         ({"third": 0.5}, "is corrupt"),
-        ({"third": float("nan")}, "is corrupt"),
+        ({"third": float("nan")}, "must have a finite number as third, got nan"),
         ({"files": None}, "is corrupt"),
     ],
 )

@@ -228,6 +228,25 @@ def test_damaged_settings_are_refused(tmp_path):
         huggingface.convert(model)
 
 
+@pytest.mark.parametrize(
+    ("part", "value", "message"),
+    [
+        ("scheme", 5, "must be the name of a scheme, got 5"),
+        ("options", [], r"must be a dictionary, got \[\]"),
+        ("calibration", "x", "must be a dictionary or none, got 'x'"),
+        ("calibration", {"spread": 1}, "calibration.spread must be a list of lists, got 1"),
+        ("calibration", {"spread": [["1"]]}, r"spread\[0\]\[0\] must be a real number, got '1'"),
+        ("rotary", 7, "must be a name, a dictionary or none, got 7"),
+        ("original", "x", "must be a dictionary, got 'x'"),
+    ],
+)
+def test_hostile_settings_are_named_with_their_field(part, value, message):
+    model = converted()
+    getattr(model.config, KEY)[part] = value
+    with pytest.raises((ValueError, TypeError), match=rf"config\.{KEY}\..*{message}"):
+        huggingface.convert(model)
+
+
 @dataclass(frozen=True)
 class OwnRotary(RoPE):
     """A rotary that transformers does not have."""

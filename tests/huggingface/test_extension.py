@@ -128,6 +128,42 @@ def test_what_an_earlier_version_recorded_is_measured_again(extended, tmp_path):
     assert found.before == whole.before
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda it: it.update(losses=[]), "cannot be read at losses: it must be an object, got"),
+        (lambda it: it.update(scores="x"), "cannot be read at scores: it must be an object, got"),
+        (
+            lambda it: it["losses"]["before"]["by_length"][0].update(loss="2"),
+            r"at losses.before: by_length\[0\].loss must be a real number, got '2'",
+        ),
+        (
+            lambda it: it["losses"]["before"].update(by_position=[3]),
+            r"at losses.before: by_position\[0\] must be an object, got 3",
+        ),
+        (
+            lambda it: it["losses"]["before"].update(by_stretch={"a": 1}),
+            "at losses.before: by_stretch must be a list",
+        ),
+        (
+            lambda it: it["losses"]["before"]["by_length"][0].update(loss=float("inf")),
+            r"must have a finite number as losses.before.by_length\[0\].loss, got inf",
+        ),
+        (lambda it: it["scores"].update(yarn=[1]), "cannot be read at scores.yarn"),
+        (lambda it: it["scores"].update(yarn={"spread": ["a"]}), "cannot be read at scores.yarn"),
+    ],
+)
+def test_a_hostile_record_is_named_with_its_field(extended, tmp_path, change, message):
+    shutil.copytree(extended[2], tmp_path / "old")
+    path = tmp_path / "old" / "extension.json"
+    record = json.loads(path.read_text())
+    change(record)
+    path.write_text(json.dumps(record))
+    with pytest.raises(ValueError, match=message) as caught:
+        huggingface.extend(tiny(), None, sample(), tmp_path / "old", **OPTIONS)
+    assert str(path) in str(caught.value)
+
+
 def test_an_interrupted_extension_resumes(extended, tmp_path):
     _, whole, _ = extended
 

@@ -10,7 +10,7 @@ import torch
 
 from scale_invariant_attention.huggingface import open_from_transformers, save_for_transformers
 from scale_invariant_attention.huggingface.export import MANIFEST
-from scale_invariant_attention.lab.diagnosed_models import load_transformers
+from scale_invariant_attention.lab.transformers_models import load_transformers
 from scale_invariant_attention.model import GPT, GPTConfig
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"

@@ -150,12 +150,9 @@ def test_what_a_slot_holds_beyond_parameters_comes_back(tmp_path):
         (lambda config: config.pop("scheme_name"), "its configuration lacks scheme_name"),
         (lambda config: config.update(colour=1), "no field 'colour'"),
         (lambda config: config.update(scheme_name="rope-2"), "no scheme 'rope-2'"),
-        (lambda config: config.update(layers=3), "blocks.2.attention.query.weight is missing"),
-        (lambda config: config.update(layers=1), "blocks.1.attention.key.weight is no parameter"),
-        (
-            lambda config: config.update(width=96),
-            r"embedding.weight has shape \(50, 48\).*\(50, 96\)",
-        ),
+        (lambda config: config.update(layers=3), "layers is 3 in the .*, but 2 in the weights"),
+        (lambda config: config.update(layers=1), "layers is 1 in the .*, but 2 in the weights"),
+        (lambda config: config.update(width=96), "width is 96 in the .*, but 48 in the weights"),
         (lambda config: config.update(scheme_name="logn-rope", train_length=1), "train_length"),
         (lambda config: config.update(heads="three"), "heads must be an integer, got 'three'"),
     ],
@@ -166,6 +163,39 @@ def test_a_configuration_that_does_not_fit_is_refused_with_the_folder(change, co
     with pytest.raises(SavedModelError, match=complaint) as caught:
         GPT.from_pretrained(tmp_path)
     assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"layers": 10**9}, "layers is 1000000000 in the configuration, but 2 in the weights"),
+        ({"layers": 10**400}, "layers is an integer of 1329 bits in the configuration, but 2"),
+        ({"width": 2**40, "heads": 1}, "width is 1099511627776 in the configuration, but 48"),
+        ({"width": 2**40}, "width is 1099511627776 in the configuration, but 48"),
+        ({"vocab_size": 2**40}, "vocab_size is 1099511627776 in the configuration, but 50"),
+        ({"vocab_size": True}, "vocab_size must be an integer, got True"),
+        ({"layers": "2"}, "layers must be an integer, got '2'"),
+        ({"layers": [2]}, r"layers must be an integer, got \[2\]"),
+        ({"layers": None}, "layers must be an integer, got None"),
+        ({"scheme_options": ["base"]}, r"scheme_options must be a dict, got \['base'\]"),
+        ({"scheme_options": {"base": "16"}}, "base must be a real number, got '16'"),
+        ({"scheme_options": {"base": 10**400}}, "base must be finite, got an integer of 1329 bits"),
+        ({"scheme_name": {}}, "scheme"),
+        ({"heads": 48 * 10**30}, "width must be a multiple of heads"),
+        ({"train_length": -1}, "train_length must satisfy train_length >= 1, got -1"),
+    ],
+)
+def test_hostile_sizes_are_refused_before_anything_is_built(
+    changes, complaint, tmp_path, monkeypatch
+):
+    tiny_model("rope", torch.float32).save_pretrained(tmp_path)
+    edit_config(tmp_path, lambda config: config.update(changes))
+    built = []
+    monkeypatch.setattr(GPT, "__init__", lambda *arguments, **settings: built.append(arguments))
+    with pytest.raises(SavedModelError, match=complaint) as caught:
+        GPT.from_pretrained(tmp_path)
+    assert str(tmp_path / "config.json") in str(caught.value)
+    assert not built
 
 
 def test_a_truncated_file_and_a_missing_folder_are_refused(tmp_path):

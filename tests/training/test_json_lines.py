@@ -81,7 +81,12 @@ def test_there_may_be_no_log_yet(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("line", [b"", b"{", b"3", b"\x00\x00", b'{"step": 1}}', b"[" * 99_999])
+NESTED = b'{"a":' * 900 + b"1" + b"}" * 900
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"{", b"3", b"\x00\x00", b'{"step": 1}}', b"[" * 99_999, NESTED]
+)
 def test_a_damaged_line_is_named(tmp_path, line):
     path = tmp_path / "log"
     path.write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 2}\n')
@@ -90,6 +95,14 @@ def test_a_damaged_line_is_named(tmp_path, line):
         with pytest.raises(DamagedLogError, match="log is damaged: line 2 is"):
             action(path)
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("step", ['"1"', "[1]", "null", "-1", "1.5", "true"])
+def test_a_step_that_is_none_is_named(tmp_path, step):
+    path = tmp_path / "log"
+    path.write_text(f'{{"step": {step}}}\n')
+    with pytest.raises(DamagedLogError, match=r"log is damaged: step must .*; restore it"):
+        repair_json_lines(path, last_step=3)
 
 
 def test_a_line_that_does_not_fit_on_the_disk_is_taken_back(tmp_path):

@@ -1,11 +1,19 @@
 import json
+import os
+import shutil
 
 import pytest
 import torch
 from tiny_training import same_weights, tiny_config
 
 from scale_invariant_attention.model import SavedModelError
-from scale_invariant_attention.training import StoppedError, loop, open_trained, train
+from scale_invariant_attention.training import (
+    StoppedError,
+    loop,
+    open_trained,
+    read_metrics,
+    train,
+)
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +112,42 @@ def test_a_folder_that_is_neither_is_reported(tmp_path, config, error, message):
         (tmp_path / "config.json").write_text(config)
     with pytest.raises(error, match=message):
         open_trained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layers": 10**9}, "layers is 1000000000 in the configuration, but"),
+        ({"width": 2**40, "heads": 1}, r"width / heads must be at most 65536, got 1099511627776"),
+        ({"width": 2**40, "heads": 2**30}, "width is 1099511627776 in the configuration, but"),
+        ({"vocab_size": 2**40}, "vocab_size is 1099511627776 in the configuration, but"),
+        ({"steps": "2"}, "steps must be an integer, got '2'"),
+        ({"matrix_rate": 10**400}, "matrix_rate must be finite, got an integer of 1329 bits"),
+        ({"matrix_rate": [1]}, r"matrix_rate must be a real number, got \[1\]"),
+        ({"scheme_options": []}, r"scheme_options must be a dict, got \[\]"),
+        ({"clip_norm": float("inf")}, "must have a finite number as clip_norm, got inf"),
+    ],
+)
+def test_hostile_fields_of_a_run_are_named(tmp_path, changes, message):
+    train(tiny_config(steps=1, checkpoint_every=1), tmp_path)
+    shutil.rmtree(tmp_path / "model")
+    path = tmp_path / "config.json"
+    # Without its SHA-256, a configuration is read as it is.
+    values = {**json.loads(path.read_text()), **changes}
+    del values["sha256"]
+    path.write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=message) as caught:
+        open_trained(tmp_path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model/config.json", "metrics.jsonl"])
+def test_a_pipe_does_not_hang(tmp_path, name):
+    train(tiny_config(steps=1), tmp_path)
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ValueError, match=f"{name} must be a file, got a pipe"):
+        read_metrics(tmp_path) if name == "metrics.jsonl" else open_trained(tmp_path)
 
 
 def test_a_folder_that_is_missing_is_named(tmp_path):

@@ -10,6 +10,7 @@ from typer import Option
 from typer.core import TyperCommand, TyperGroup
 
 from .errors import fitted_usage_errors
+from .printable import printable_streams, use_printable_streams
 
 # Each command is a function in the module of the same name, or that module's `app`.
 GROUPS = {
@@ -91,6 +92,11 @@ class LazyGroup(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings | {"commands": dict.fromkeys(COMMANDS)})
+
+    def main(self, *arguments: Any, **settings: Any) -> Any:
+        """Run a command line; nothing that it prints can give orders to the terminal."""
+        with printable_streams():
+            return super().main(*arguments, **settings)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of a name, or None."""
@@ -198,4 +204,6 @@ def _import_modules(modules: tuple[str, ...]) -> None:
 
 def main() -> None:
     """Run the command line."""
+    # Until the process ends, for tracebacks too.
+    use_printable_streams()
     app(prog_name="sia")

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 import typer
 
+from .printable import printable
+
 # The status of a process that was interrupted.
 INTERRUPTED = 130
 
@@ -70,11 +72,11 @@ def fit(text: str) -> str:
 
 
 def sentence(error: Exception) -> str:
-    """The message of an error, without the system's error number.
+    """The printable message of an error, without the system's error number.
 
     >>> sentence(OSError(28, "the disk is full; free some space"))
     'the disk is full; free some space'
     """
     if isinstance(error, OSError) and error.strerror and error.filename is None:
-        return error.strerror
-    return str(error)
+        return printable(error.strerror)
+    return printable(str(error))

@@ -1,6 +1,5 @@
 """`sia extend`: a Hugging Face model that reads longer texts than it was trained on."""
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from ..arguments import did_you_mean, integer, positive_number
+from ..files.json_files import read_json_object
 from .errors import plain_errors, resumable
 from .options import Device, numbers
 from .terminal import Page, counted, progress_bars
@@ -166,11 +166,7 @@ def _check(folder: Path, text: str, rotaries: Sequence[str], taus: Sequence[floa
             )
     for tau in taus:
         positive_number("--taus", tau)
-    try:
-        vocabulary = json.loads(path.read_bytes()).get("vocab_size")
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    if vocabulary != 256 and not (folder / TOKENIZER).exists():
+    if read_json_object(path).get("vocab_size") != 256 and not (folder / TOKENIZER).exists():
         raise FileNotFoundError(
             f"{folder} has no {TOKENIZER} to encode --text with: save the tokenizer there, with "
             "tokenizer.save_pretrained, or pass token ids to huggingface.extend (docs/extending.md)"

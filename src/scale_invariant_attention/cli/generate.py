@@ -11,6 +11,7 @@ from typer import Option
 
 from .errors import INTERRUPTED, plain_errors
 from .options import AnyModelFolder, Device, DocumentStart, Tokenizer, numbers
+from .printable import printable
 
 if TYPE_CHECKING:
     import torch
@@ -18,13 +19,6 @@ if TYPE_CHECKING:
     from ..data import Encoding
     from ..lab.transformers_models import TransformersModel
     from ..model import GPT
-
-# Control characters, which could move the cursor or worse, except for tabs and ends of lines.
-CONTROLS = {
-    code: "\N{REPLACEMENT CHARACTER}"
-    for code in (*range(0x20), *range(0x7F, 0xA0))
-    if code not in (0x09, 0x0A)
-}
 
 
 def generate(
@@ -151,5 +145,5 @@ def _ids(prompt: list[int], tokens: Iterator[int]) -> Iterator[str]:
 
 
 def _print(text: str) -> None:
-    sys.stdout.write(text.translate(CONTROLS))
+    sys.stdout.write(printable(text))
     sys.stdout.flush()

@@ -1,12 +1,17 @@
 """Terminal output: headings, paragraphs, tables, progress bars, and charts drawn in characters."""
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
+
+from .printable import printable, printable_streams, unfiltered
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress, ProgressColumn
 
 _LINE = 88
@@ -22,9 +27,7 @@ class Page:
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
-        from rich.console import Console
-
-        self._console = Console(markup=False, highlight=False, emoji=False, quiet=quiet)
+        self._console = _console(sys.stdout, quiet=quiet)
         self._width = min(self._console.width, _LINE)
         if not self._console.is_terminal:
             self._console.width = _UNBOUNDED
@@ -67,6 +70,33 @@ class Page:
         self._console.print(table)
 
 
+@cache
+def _printable_console() -> "type[Console]":
+    """The class of consoles, defined when needed: importing rich takes long."""
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class PrintableConsole(Console):
+        """A console whose text is printable; its own styles and cursor movements are not touched."""
+
+        def render_str(self, text: str, **settings: Any) -> Any:
+            """Make strings printable before they are measured for tables."""
+            return super().render_str(printable(text), **settings)
+
+        def render(self, *arguments: Any, **settings: Any) -> Iterator[Segment]:
+            """Make all other text printable, such as the descriptions of progress bars."""
+            for segment in super().render(*arguments, **settings):
+                text = segment.text if segment.control else printable(segment.text)
+                yield Segment(text, segment.style, segment.control)
+
+    return PrintableConsole
+
+
+def _console(stream: TextIO, **settings: Any) -> "Console":
+    file = unfiltered(stream)
+    return _printable_console()(file=file, markup=False, highlight=False, emoji=False, **settings)
+
+
 def counted(number: int, noun: str) -> str:
     """A number with its noun.
 
@@ -76,16 +106,19 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+@contextmanager
 def progress_bars(
     *columns: "str | ProgressColumn", in_pipes: bool = False, **settings: Any
-) -> "Progress":
+) -> Iterator["Progress"]:
     """Bars on standard error, by default only on a terminal; its console prints above them."""
-    from rich.console import Console
     from rich.progress import Progress
 
-    console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
+    console = _console(sys.stderr, soft_wrap=True)
     disable = not (in_pipes or console.is_terminal)
-    return Progress(*columns, console=console, disable=disable, **settings)
+    bars = Progress(*columns, console=console, disable=disable, **settings)
+    # What others print meanwhile goes through rich, which would read colours and links in it.
+    with bars, printable_streams():
+        yield bars
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from ..files import FileRecord, clear_partial, finish_growing, growing_path
 from ._document_sources import DocumentSource
 from .encoding import Encoding, encode_documents
 from .shard_records import (
+    LARGEST_VOCABULARY,
     RECORD,
     ShardError,
     read_record,
@@ -25,7 +26,6 @@ from .shard_records import (
 from .shards import (
     HEADER_BYTES,
     LARGEST_COUNT,
-    LARGEST_VOCABULARY,
     header,
     read_shard,
 )

@@ -1,6 +1,5 @@
 """`shards.json`, the record beside token shards: their encoding, and size and SHA-256 of each."""
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import FileRecord, replace_file
+from ..files.json_files import read_json_object
 from ..files.manifest import KEY, damage_of, signed_text, verified
 
 RECORD = "shards.json"
@@ -21,6 +21,15 @@ _OPTIONAL: Mapping[str, type | tuple[type, ...]] = {
     "tokens": dict,
     "files": dict,
 }
+_KINDS = {
+    int: "an integer",
+    bool: "true or false",
+    str: "text",
+    (int, float): "a number",
+    dict: "an object",
+}
+# Tokens are stored in 16 bits.
+LARGEST_VOCABULARY = 2**16
 
 
 class ShardError(ValueError):
@@ -31,14 +40,12 @@ def read_record(folder: Path) -> dict[str, Any] | None:
     """The record of the shards in a folder, verified by its own SHA-256; None if there is none."""
     path = folder / RECORD
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(record, dict):
-            raise ValueError("it is no JSON object")
+        record = read_json_object(path)
         _check_fields(record)
         return verified(record)
     except FileNotFoundError:
         return None
-    except (ValueError, RecursionError) as problem:
+    except ValueError as problem:
         raise ValueError(
             f"{path} cannot be read ({problem}); delete the folder and make the shards again"
         ) from problem
@@ -91,13 +98,15 @@ def _check_fields(record: Mapping[str, Any]) -> None:
         if not isinstance(value, known[name]) or (
             isinstance(value, bool) and known[name] is not bool
         ):
-            raise ValueError(f"{name} is {value!r}")
-    if not 0 <= record["document_start"] < record["vocab_size"] <= 2**16:
-        sizes = f"{record['document_start']} and {record['vocab_size']}"
-        raise ValueError(f"document_start and vocab_size are {sizes}")
+            raise ValueError(f"{name} must be {_KINDS[known[name]]}, got {value!r}")
+    size, start = record["vocab_size"], record["document_start"]
+    if not 1 <= size <= LARGEST_VOCABULARY:
+        raise ValueError(f"vocab_size must be 1 to {LARGEST_VOCABULARY}, got {size}")
+    if not 0 <= start < size:
+        raise ValueError(f"document_start must be 0 to {size - 1}, got {start}")
     for name, count in record.get("tokens", {}).items():
-        if not isinstance(count, int) or count < 0:
-            raise ValueError(f"it counts {count!r} tokens for {name}")
+        if type(count) is not int or count < 0:
+            raise ValueError(f"tokens.{name} must be an integer of at least 0, got {count!r}")
     for name, entry in record.get("files", {}).items():
         match entry:
             case {"bytes": int(), "sha256": str()} if len(entry) == 2 and Path(name).name == name:

@@ -26,13 +26,18 @@ from .encoding import (
     may_be_same,
     recorded_document_start,
 )
-from .shard_records import ShardError, check_complete, check_recorded, read_record
+from .shard_records import (
+    LARGEST_VOCABULARY,
+    ShardError,
+    check_complete,
+    check_recorded,
+    read_record,
+)
 from .tokens import SPLITS, Split, TokenArray, TokenStream, check_mapped, check_split
 
 MAGIC, VERSION = 20240520, 1
 HEADER_BYTES = 256 * 4
 LARGEST_COUNT = 2**31 - 1
-LARGEST_VOCABULARY = 2**16
 
 GPT2_VOCAB_SIZE = 50257
 TIKTOKEN = "tiktoken "

@@ -1,6 +1,6 @@
 """Loss of a model, in nats: per token of a batch, by context length, and by position in a document."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from ..arguments import real_number, shown
 from ..data import SameTokens, TokenSource, document_batches, document_spans
 from ..theory import Estimate
 
@@ -118,12 +119,30 @@ class Losses:
 
     @classmethod
     def from_json(cls, value: Any) -> "Losses":
-        """Losses as a record holds them."""
+        """Losses as a record holds them; TypeError or ValueError names a field that is none of them."""
         return cls(
-            tuple(LengthLoss(**row) for row in value["by_length"]),
-            tuple(PositionLoss(**row) for row in value["by_position"]),
-            tuple(value["by_stretch"]),
+            tuple(LengthLoss(**row) for row in _rows("by_length", value)),
+            tuple(PositionLoss(**row) for row in _rows("by_position", value)),
+            tuple(real_number("by_stretch", loss) for loss in _listed("by_stretch", value)),
         )
+
+
+def _listed(name: str, value: Any) -> Sequence[Any]:
+    listed = value.get(name) if isinstance(value, dict) else None
+    if not isinstance(listed, list | tuple):
+        raise TypeError(f"{name} must be a list, got {shown(listed)}")
+    return listed
+
+
+def _rows(name: str, value: Any) -> Iterator[dict[str, Any]]:
+    for index, row in enumerate(_listed(name, value)):
+        if not isinstance(row, dict):
+            raise TypeError(f"{name}[{index}] must be an object, got {shown(row)}")
+        for key, number in row.items():
+            # A single stretch has no standard error.
+            if key != "standard_error" or number is not None:
+                real_number(f"{name}[{index}].{key}", number)
+        yield row
 
 
 def measure_losses(

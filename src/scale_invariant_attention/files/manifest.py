@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ._durable import FileRecord
+from .json_files import checked_json_object, read_small_file
 
 FORMAT_VERSION = 1
 # The field of an object that is the SHA-256 of the others.
@@ -89,15 +90,11 @@ class ManifestFormat:
 
     def read(self, path: Path) -> Manifest:
         """A manifest, verified; its files are not looked at. FileNotFoundError if there is none."""
-        if path.is_dir():
-            raise self.error(f"{path} must be a file, got a folder")
-        text = path.read_bytes()
         try:
-            document = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise self.error(f"{path} is not JSON ({error}); restore it, or save again") from error
-        if not isinstance(document, dict):
-            raise self.error(f"{path} must hold a JSON object, got {type(document).__name__}")
+            text = read_small_file(path)
+            document = checked_json_object(path, text)
+        except ValueError as error:
+            raise self.error(f"{error}; restore it, or save again") from error
         kind, version = document.get("model_type"), document.get("format_version")
         if kind != self.model_type:
             raise self.error(

@@ -22,6 +22,7 @@ from ..arguments import integer, positive_number
 from ..data import TokenSource, Windows
 from ..data.tasks import NOT_SCORED, Task, TaskBatches
 from ..files import finish_growing, growing_path, replace_file
+from ..files.json_files import read_json_object
 from . import settings as held
 from ._attention import NAME, dropout_reason
 
@@ -294,8 +295,8 @@ def _groups(optimiser: torch.optim.Optimizer) -> list[dict[str, float]]:
 
 def training_log(folder: str | os.PathLike[str]) -> dict[str, list[float]]:
     """Loss, gradient norm and seconds per step of a finished training."""
-    log: dict[str, list[float]] = json.loads((Path(folder) / LOG).read_text())
-    return log
+    # The loss of a training that diverged is NaN.
+    return read_json_object(Path(folder) / LOG, finite=False)
 
 
 class _StepLog(TrainerCallback):  # type: ignore[misc]
@@ -364,7 +365,7 @@ def check_same(path: Path, described: dict[str, Any], noun: str) -> None:
     text = json.dumps(described, indent=1)
     if not path.exists():
         replace_file(path, text.encode())
-    recorded = json.loads(path.read_text())
+    recorded = read_json_object(path)
     different = [name for name, value in json.loads(text).items() if recorded.get(name) != value]
     if different:
         raise ValueError(

@@ -20,10 +20,11 @@ from transformers import PreTrainedTokenizerFast
 
 from ..data.encoding import KEPT, Bytes, Encoding, TokenizerFile
 from ..files import FileRecord, clear_partial, write_folder, write_new_file
+from ..files.json_files import read_json_object
 from ..files.manifest import ManifestFormat
 from ..model import GPT, GPTConfig
 from ._gpt_model import MODEL_TYPE, ScaleInvariantGPTForCausalLM
-from .folders import ADAPTER, CONFIG, check_folder, inside, read_object
+from .folders import ADAPTER, CONFIG, check_folder, inside
 
 CARD = "README.md"
 MANIFEST = "sia_manifest.json"
@@ -177,7 +178,7 @@ def check_replaceable(folder: Path) -> None:
 def _model_type(folder: Path) -> str | None:
     if not (folder / CONFIG).exists():
         return None
-    return str(read_object(inside(folder, CONFIG)).get("model_type"))
+    return str(read_json_object(inside(folder, CONFIG)).get("model_type"))
 
 
 def _model_card(config: GPTConfig, encoding_name: str | None, provenance: Mapping[str, Any]) -> str:

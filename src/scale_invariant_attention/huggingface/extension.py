@@ -25,11 +25,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..arguments import integer, positive_number
+from ..arguments import integer, positive_number, shown
 from ..data import SameTokens, TokenSource, TokenStream, spread_windows
 from ..data.tokens import TokenSlice, token_source
 from ..evaluation.losses import Losses, measure_losses
 from ..files import check_writable, finish_growing, growing_path, locked, replace_file
+from ..files.json_files import read_json_object
 from ..provenance import provenance
 from ._conversion import ConversionWarning, convert
 from ._scores import Calibration, measure_scores
@@ -284,7 +285,11 @@ class _Measuring:
     ) -> None:
         self.model, self._path, self._total, self._watch = model, path, total, watch
         self._done = 0
-        self._held: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else {}
+        self._held: dict[str, Any] = read_json_object(path) if path.exists() else {}
+        for name in ("losses", "scores"):
+            with self._naming(name):
+                if not isinstance(self._held.get(name, {}), dict):
+                    raise TypeError(f"it must be an object, got {shown(self._held[name])}")
 
     def __call__(
         self, name: str, same: SameTokens, prepare: Callable[[], object] = lambda: None
@@ -293,14 +298,15 @@ class _Measuring:
         known = self._held.setdefault("losses", {})
         with self.progress(name, len(same.lengths) * same.count) as progress:
             # Records of earlier versions have no losses by stretch: they are measured again.
-            if "by_stretch" not in known.get(name, {}):
+            if "by_stretch" not in (known.get(name) or {}):
                 prepare()
                 losses = measure_losses(
                     TokenLosses(self.model), same, device=self.model.device, progress=progress
                 )
                 known[name] = asdict(losses)
                 self.record()
-        return Losses.from_json(known[name])
+        with self._naming(f"losses.{name}"):
+            return Losses.from_json(known[name])
 
     def scores(self, rotary: str, measured: Callable[[], Calibration]) -> Calibration:
         """Scores of the model with a rotary: those that the file holds, or those just `measured`."""
@@ -308,7 +314,16 @@ class _Measuring:
         if rotary not in known:
             known[rotary] = measured().as_lists()
             self.record()
-        return Calibration.from_lists(known[rotary])
+        with self._naming(f"scores.{rotary}"):
+            return Calibration.from_lists(known[rotary])
+
+    @contextmanager
+    def _naming(self, field: str) -> Iterator[None]:
+        try:
+            yield
+        except (TypeError, ValueError, AttributeError, RuntimeError) as error:
+            problem = f"{self._path} cannot be read at {field}: {error}"
+            raise ValueError(f"{problem}; remove it to measure again") from error
 
     @contextmanager
     def progress(self, name: str, tokens: int) -> Iterator[Callable[[int], object]]:

@@ -4,11 +4,12 @@ transformers itself follows names in the index of the weights wherever they lead
 weights, which can run any code.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
+
+from ..files.json_files import read_json_object
 
 CONFIG = "config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -21,7 +22,7 @@ def check_folder(folder: Path) -> dict[str, Any]:
 
     Raises FileNotFoundError for missing files, and ValueError for everything else.
     """
-    config = read_object(inside(folder, CONFIG))
+    config = read_json_object(inside(folder, CONFIG))
     if "transformers_weights" in config:
         raise ValueError(
             f"{folder / CONFIG} names the weights {config['transformers_weights']!r}; only {WEIGHTS} "
@@ -64,21 +65,10 @@ def inside(folder: Path, name: str) -> Path:
     return path
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file."""
-    try:
-        values = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise ValueError(f"{path} must hold a JSON object, got {type(values).__name__}")
-    return values
-
-
 def _indexed(folder: Path) -> list[str]:
     """Names of the weights files in the index."""
     path = inside(folder, INDEX)
-    names = read_object(path).get("weight_map")
+    names = read_json_object(path).get("weight_map")
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
         raise ValueError(f"{path} must have an object 'weight_map' with names of files")
     found = sorted(set(names.values()))

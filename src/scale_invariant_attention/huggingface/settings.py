@@ -11,9 +11,11 @@ The settings are a dictionary, so ``save_pretrained`` and ``from_pretrained`` ke
 import copy
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from types import NoneType
 from typing import Any
 
 from .. import schemes
+from ..arguments import real_number, shown
 from ..schemes import NTK, RoPE, ScaleInvariant, Scheme, YaRN, YaRNTemperature
 from .rotary import OWN, ROTARIES
 
@@ -21,6 +23,14 @@ IMPLEMENTATION = "scale_invariant"
 # The same, as saved configs have it: where it is unknown, transformers' error names what to import.
 SAVED_IMPLEMENTATION = "scale_invariant_attention.huggingface"
 KEY = "scale_invariant_attention"
+# The types of its parts, and their names in errors.
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "scheme": ((str,), "the name of a scheme"),
+    "options": ((dict,), "a dictionary"),
+    "calibration": ((dict, NoneType), "a dictionary or none"),
+    "rotary": ((str, dict, NoneType), "a name, a dictionary or none"),
+    "original": ((dict,), "a dictionary"),
+}
 
 
 @dataclass(frozen=True)
@@ -108,13 +118,28 @@ def read(config: Any) -> Settings | None:
     held = getattr(config, KEY, None)
     if held is None:
         return None
-    known = ["scheme", "options", "calibration", "rotary", "original"]
-    if not isinstance(held, dict) or "scheme" not in held or not set(held) <= set(known):
+    if not isinstance(held, dict) or "scheme" not in held or not held.keys() <= _KINDS.keys():
         raise ValueError(
-            f"config.{KEY} must be what convert() writes, a dictionary of {known}, got {held!r}"
+            f"config.{KEY} must be what convert() writes, a dictionary of {list(_KINDS)}, got "
+            f"{shown(held)}"
         )
+    for name, value in held.items():
+        kinds, what = _KINDS[name]
+        if not isinstance(value, kinds):
+            raise ValueError(f"config.{KEY}.{name} must be {what}, got {shown(value)}")
     values = copy.deepcopy(held)
+    _check_calibration(values.get("calibration"))
     return Settings(values.pop("scheme"), **values)
+
+
+def _check_calibration(calibration: dict[str, Any] | None) -> None:
+    for name, layers in (calibration or {}).items():
+        where = f"config.{KEY}.calibration.{name}"
+        if not isinstance(layers, list) or not all(isinstance(it, list) for it in layers):
+            raise ValueError(f"{where} must be a list of lists, got {shown(layers)}")
+        for layer, heads in enumerate(layers):
+            for head, value in enumerate(heads):
+                real_number(f"{where}[{layer}][{head}]", value)
 
 
 def write(config: Any, settings: Settings) -> None:

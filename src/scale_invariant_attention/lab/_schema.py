@@ -7,7 +7,7 @@ from dataclasses import MISSING, Field, field, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from ..arguments import did_you_mean
+from ..arguments import did_you_mean, real_number
 
 _OMITTED = "omitted if None"
 _NULL = "null in JSON, NaN in Python"
@@ -117,7 +117,8 @@ def _scalar(kind: Any, value: Any, name: str) -> Any:
     # To Python, True is an integer.
     fits = isinstance(value, accepted) and (kind is bool) == isinstance(value, bool)
     _check(fits, name, what, value)
-    _check(kind is not float or math.isfinite(value), name, "a finite number", value)
+    if kind is float:
+        real_number(name, value)
     return value
 
 

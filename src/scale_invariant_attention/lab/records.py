@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from .. import schemes
 from ..evaluation import LengthLoss, PositionLoss
 from ..files import replace_file
+from ..files.json_files import read_json_object
 from ..files.manifest import KEY, signed, verified
 from ..training import TrainingConfig
 from ._consistency import contradictions
@@ -234,18 +235,6 @@ def _check_scheme(path: Path, config: Any) -> None:
 
 def _json_object(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_bytes(), object_pairs_hook=_unrepeated)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(
-            f"{path} is damaged: it is not JSON ({error}); restore it, or remove it and make it again"
-        ) from error
-    if not isinstance(values, dict):
-        raise ValueError(f"{path} holds no JSON object; give a file that sia reproduce wrote")
-    return values
-
-
-def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        raise ValueError("a field occurs twice")
-    return values
+        return read_json_object(path)
+    except ValueError as error:
+        raise ValueError(f"{error}; restore it, or remove it and make it again") from error

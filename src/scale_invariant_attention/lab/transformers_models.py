@@ -12,6 +12,7 @@ from torch import Tensor
 from ..data import Encoding, get_encoding
 from ..data.encoding import DOCUMENT_START, KEPT
 from ..evaluation.losses import Scored
+from ..files.json_files import read_json_object
 from ..model import GPT, Sampler
 from ..model.storage import MODEL_TYPE
 from ..training.runs import CONFIG
@@ -24,10 +25,10 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 def is_of_transformers(folder: Path) -> bool:
     """Whether the configuration is that of a model that we did not save."""
     try:
-        config = json.loads((folder / CONFIG).read_bytes())
-    except (OSError, ValueError, RecursionError):
+        config = read_json_object(folder / CONFIG)
+    except (OSError, ValueError):
         return False
-    return isinstance(config, dict) and config.get("model_type", MODEL_TYPE) != MODEL_TYPE
+    return bool(config.get("model_type", MODEL_TYPE) != MODEL_TYPE)
 
 
 def results_beside(folder: Path, name: str) -> Path:
@@ -184,11 +185,9 @@ def recorded_start(folder: Path) -> str:
     """The token that starts a text, or else the one that ends it."""
     path = folder / TOKENIZER_CONFIG
     try:
-        config = json.loads(path.read_bytes())
+        config = read_json_object(path)
     except FileNotFoundError:
         return DOCUMENT_START
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
     for name in ("bos_token", "eos_token"):
         token = config.get(name)
         token = token.get("content") if isinstance(token, dict) else token

@@ -6,8 +6,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .. import schemes
-from ..arguments import check_field_names, integer
+from ..arguments import check_field_names, integer, shown
 from ..schemes import Scheme
+
+# Far beyond any head in use; frequencies are computed per pair of dimensions.
+LARGEST_HEAD = 2**16
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,11 @@ class GPTConfig:
         if self.width % self.heads:
             raise ValueError(
                 f"width must be a multiple of heads, got width={self.width} and heads={self.heads}"
+            )
+        if self.head_dim > LARGEST_HEAD:
+            raise ValueError(
+                f"width / heads must be at most {LARGEST_HEAD}, got {shown(self.width)} / "
+                f"{shown(self.heads)}"
             )
         self._check_scheme()
 

@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from ..arguments import integer, json_value
 from ..files import PROBE_NAME, clear_partial, locked, replace_file, sync_folder
+from ..files.json_files import read_json_object, read_small_file
 from ..files.manifest import signed_text, verified
 from ..provenance import provenance
 
@@ -169,16 +170,15 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     if not path.exists():
         raise FileNotFoundError(f"{folder} is not the folder of a run: it has no {CONFIG}")
     try:
-        config = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged: it is not JSON ({error}); restore it") from error
-    if not isinstance(config, dict):
-        raise ValueError(f"{path} is damaged: it is not a JSON object; restore it")
+        config = read_json_object(path)
+    except ValueError as error:
+        raise ValueError(f"{error}; restore it") from error
     try:
         return verified(config)
     except ValueError as error:
         raise ValueError(
-            f"{path} is damaged: {error}; restore it, or remove the line if you changed it on purpose"
+            f"{path} is damaged: {error}; restore it, or remove its "
+            f"sha256 if you changed it on purpose"
         ) from error
 
 
@@ -234,7 +234,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     """The lines of a log, without a line at its end that was torn by a kill."""
     if not path.exists():
         return []
-    *lines, torn = path.read_bytes().split(b"\n")
+    *lines, torn = read_small_file(path).split(b"\n")
     values = []
     for number, line in enumerate(lines, start=1):
         value = _object(line)
@@ -251,10 +251,18 @@ def repair_json_lines(path: Path, *, last_step: int | None = None) -> None:
     """Remove a torn line, and lines of steps after `last_step`, which a resumed run writes again."""
     lines = read_json_lines(path)
     if last_step is not None:
-        lines = [line for line in lines if line["step"] <= last_step]
+        lines = [line for line in lines if _step(path, line) <= last_step]
     text = b"".join(_text(line) for line in lines)
     if path.exists() and text != path.read_bytes():
         replace_file(path, text)
+
+
+def _step(path: Path, line: Mapping[str, Any]) -> int:
+    try:
+        return integer("step", line.get("step"), at_least=0)
+    except (TypeError, ValueError) as error:
+        problem = f"{path} is damaged: {error}, in {str(line)[:50]}"
+        raise DamagedLogError(f"{problem}; restore it, or remove the line") from error
 
 
 def _text(line: Mapping[str, Any]) -> bytes:
@@ -264,9 +272,9 @@ def _text(line: Mapping[str, Any]) -> bytes:
 def _object(line: bytes) -> dict[str, Any] | None:
     try:
         value = json.loads(line)
+        return _mapped(_number, value) if isinstance(value, dict) else None
     except (ValueError, RecursionError):
         return None
-    return _mapped(_number, value) if isinstance(value, dict) else None
 
 
 def _mapped(change: Callable[[Any], Any], value: Any) -> Any:

@@ -1,6 +1,5 @@
 """Opens trained models from the folder of a run, a checkpoint or a saved model."""
 
-import json
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -9,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..files.json_files import read_json_object
 from ..files.manifest import verified
 from ..model import GPT, GPTConfig
+from ..model.gpt import check_sizes
 from ..model.pretrained import RECORD, model_folder
 from ..model.storage import MODEL_TYPE, SavedModelError
 from .checkpoints import NAME, Checkpoint, latest_checkpoint, load_checkpoint
@@ -75,16 +76,25 @@ def is_checkpoint(folder: Path) -> bool:
 def _at_checkpoint(
     checkpoint: Checkpoint, training: TrainingConfig, device: torch.device | str
 ) -> TrainedModel:
-    model = GPT(training.model_config())
-    model.load_state_dict(checkpoint.tensors["model"])
+    config, tensors = training.model_config(), checkpoint.tensors["model"]
+    try:
+        check_sizes(config.to_dict(), tensors)
+        model = GPT(config)
+        model.load_state_dict(tensors)
+    except (TypeError, ValueError, RuntimeError) as error:
+        run = checkpoint.path.parents[1]
+        raise ValueError(
+            f"{checkpoint.path} does not fit {run / CONFIG}: {error}; restore either"
+        ) from error
     unfinished = checkpoint.step if checkpoint.step < training.steps else None
     return TrainedModel(model.to(device), checkpoint.path, training, unfinished)
 
 
 def _training_of(run: Path) -> TrainingConfig:
+    values = read_config(run)
     try:
-        return TrainingConfig.from_dict(read_config(run))
-    except TypeError as error:
+        return TrainingConfig.from_dict(values)
+    except (TypeError, ValueError) as error:
         raise ValueError(f"{run / CONFIG} is not the configuration of a run: {error}") from error
 
 
@@ -94,8 +104,11 @@ def _recorded_training(folder: Path) -> TrainingConfig | None:
     if not path.exists():
         return None
     try:
-        return TrainingConfig.from_dict(verified(json.loads(path.read_bytes()))["config"])
-    except (ValueError, TypeError, KeyError) as error:
+        config = verified(read_json_object(path)).get("config")
+        if not isinstance(config, dict):
+            raise TypeError(f"config must be an object, got {config!r}")
+        return TrainingConfig.from_dict(config)
+    except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is not the record of a training: {error}; restore it") from error
 
 

@@ -1,11 +1,13 @@
 """Reading what the page shows: folders of runs, and records of `sia reproduce`, one entry each."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ....arguments import integer, real_number
 from ....data.needles import NeedleFormat
 from ....evaluation import LengthLoss, PositionLoss
 from ....model.pretrained import RECORD, model_folder
@@ -139,14 +141,16 @@ def _entry_of_run(folder: Path) -> Entry:
         config = TrainingConfig.from_dict(fields)
     metrics = read_metrics(folder)
     with _naming(folder / METRICS, "restore it, or train the run again"):
-        steps = [StepLoss(it["step"], float(it["loss"])) for it in metrics if "loss" in it]
-        validations = [
-            StepLoss(it["step"], float(loss), int(length))
-            for it in metrics
-            for length, loss in it.get("validation", {}).items()
+        steps = [
+            StepLoss(_step(it), _measured("loss", it["loss"])) for it in metrics if "loss" in it
         ]
-        last_step = max((it["step"] for it in metrics), default=0)
-        seconds = sum(it.get("seconds", 0.0) for it in metrics)
+        validations = [
+            StepLoss(_step(it), _measured(f"validation.{length}", loss), int(length))
+            for it in metrics
+            for length, loss in _validation(it).items()
+        ]
+        last_step = max(map(_step, metrics), default=0)
+        seconds = sum(real_number("seconds", it.get("seconds", 0.0)) for it in metrics)
     on = _trained_on(config)
     finished = (folder / MODEL / CONFIG).exists()
     states = [] if finished else [f"unfinished, at step {last_step:,} of {config.steps:,}"]
@@ -170,6 +174,24 @@ def _entry_of_run(folder: Path) -> Entry:
         validation=Measurement(on, validations),
         **measured,  # type: ignore[arg-type]
     )
+
+
+def _step(line: Mapping[str, Any]) -> int:
+    return integer("step", line["step"], at_least=0)
+
+
+def _validation(line: Mapping[str, Any]) -> dict[str, Any]:
+    losses = line.get("validation", {})
+    if not isinstance(losses, dict):
+        raise TypeError(f"validation must be an object, got {losses!r}")
+    return losses
+
+
+def _measured(name: str, value: object) -> float:
+    """A loss, which may be NaN or infinite."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return value
+    return real_number(name, value)
 
 
 Results = EvaluationResults | NeedleResults | DiagnosisResults
