@@ -14,50 +14,82 @@ constexpr int64_t DECODE_ROWS = 16;    // if more rows share their keys, packing
 constexpr uint8_t BAD = 1, SUSPECT = 2;
 static_assert(CACHE_BLOCK % PANEL == 0, "blocks of whole panels");
 
-// scores[r][0] = queries[r] . key for R rows, in four independent sums in total.
-template <int R>
-SIA_INLINE void dots(const float* queries, const float* key, int64_t size, float* scores) {
-    constexpr int CHAINS_EACH = 4 / R;
-    Vec sums[R][CHAINS_EACH] = {};
+// scores[r][k] = queries[r] . keys[k] for four rows and K keys.
+template <int K, class Stored>
+SIA_INLINE void four_dots(const float* queries, const Stored* keys, int64_t key_row, int64_t size,
+                          float* scores) {
+    Vec sums[K][4] = {};
     int64_t d = 0;
-    for (; d + CHAINS_EACH * WIDTH <= size; d += CHAINS_EACH * WIDTH)
+    for (; d + WIDTH <= size; d += WIDTH) {
+        Vec some[K];
+#pragma GCC unroll 2
+        for (int k = 0; k < K; ++k) some[k] = load(keys + k * key_row + d);
 #pragma GCC unroll 4
-        for (int n = 0; n < CHAINS_EACH; ++n) {
-            Vec some = load(key + d + n * WIDTH);
-#pragma GCC unroll 4
-            for (int r = 0; r < R; ++r) sums[r][n] += load(queries + r * size + d + n * WIDTH) * some;
+        for (int r = 0; r < 4; ++r) {
+            Vec query = load(queries + r * size + d);
+#pragma GCC unroll 2
+            for (int k = 0; k < K; ++k) sums[k][r] += query * some[k];
         }
-    for (int r = 0; r < R; ++r) {
-        for (int n = 1; n < CHAINS_EACH; ++n) sums[r][0] += sums[r][n];
-        float total = sum(sums[r][0]);
-        for (int64_t e = d; e < size; ++e) total += queries[r * size + e] * key[e];
-        scores[r * CACHE_BLOCK] = total;
+    }
+    for (int k = 0; k < K; ++k) {
+        float totals[4];
+        sum_four(sums[k], totals);
+        for (int r = 0; r < 4; ++r) {
+            for (int64_t e = d; e < size; ++e)
+                totals[r] += queries[r * size + e] * widened(keys[k * key_row + e]);
+            scores[r * CACHE_BLOCK + k] = totals[r];
+        }
     }
 }
 
-// Prefetch later rows: memory is slow, and the hardware does not recognise this order of access.
-constexpr int64_t FLOATS_AHEAD = 512;
-
-SIA_INLINE void fetch_rows(const float* rows, int64_t row, int64_t count, int64_t size) {
-    for (int64_t n = 0; n < count; ++n)
-        for (int64_t d = 0; d < size; d += 16) __builtin_prefetch(rows + n * row + d, 0, 3);
+// scores[0] = query . key, in four independent sums.
+template <class Stored>
+SIA_INLINE void one_dot(const float* query, const Stored* key, int64_t size, float* scores) {
+    Vec sums[4] = {};
+    int64_t d = 0;
+    for (; d + 4 * WIDTH <= size; d += 4 * WIDTH)
+#pragma GCC unroll 4
+        for (int n = 0; n < 4; ++n) sums[n] += load(query + d + n * WIDTH) * load(key + d + n * WIDTH);
+    float total = sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+    for (; d < size; ++d) total += query[d] * widened(key[d]);
+    scores[0] = total;
 }
 
-static void dot_block(const float* queries, int64_t rows, const float* keys, int64_t key_row,
+// Prefetch later rows: memory is slow, and the hardware does not recognise this order of access.
+constexpr int64_t BYTES_AHEAD = 2048, CACHE_LINE = 64;
+
+template <class Stored>
+SIA_INLINE void fetch_later(const Stored* rows, int64_t row, int64_t count, int64_t size) {
+    constexpr int64_t STEP = CACHE_LINE / sizeof(Stored);
+    rows += row * (BYTES_AHEAD / int64_t(sizeof(Stored)) / size + 1);
+    for (int64_t n = 0; n < count; ++n)
+        for (int64_t d = 0; d < size; d += STEP) __builtin_prefetch(rows + n * row + d, 0, 3);
+}
+
+template <class Stored>
+static void dot_block(const float* queries, int64_t rows, const Stored* keys, int64_t key_row,
                       int64_t count, int64_t size, float* scores) {
-    for (int64_t k = 0; k < count; ++k) {
-        const float* key = keys + k * key_row;
-        fetch_rows(key + key_row * (FLOATS_AHEAD / size + 1), key_row, 1, size);
-        int64_t r = 0;
-        for (; r + 4 <= rows; r += 4)
-            dots<4>(queries + r * size, key, size, scores + r * CACHE_BLOCK + k);
-        for (; r < rows; ++r) dots<1>(queries + r * size, key, size, scores + r * CACHE_BLOCK + k);
+    for (int64_t k = 0; k < count; k += 2) {
+        int64_t few = least(2, count - k), r = 0;
+        const Stored* own = keys + k * key_row;
+        fetch_later(own, key_row, few, size);
+        for (; r + 4 <= rows; r += 4) {
+            const float* four = queries + r * size;
+            float* to = scores + r * CACHE_BLOCK + k;
+            if (few == 2)
+                four_dots<2>(four, own, key_row, size, to);
+            else
+                four_dots<1>(four, own, key_row, size, to);
+        }
+        for (; r < rows; ++r)
+            for (int64_t n = 0; n < few; ++n)
+                one_dot(queries + r * size, own + n * key_row, size, scores + r * CACHE_BLOCK + k + n);
     }
 }
 
 // out[r] += sum over k of weights[r][k] * values[k], V vectors at a time.
-template <int R, int V>
-SIA_INLINE void weigh_columns(const float* weights, const float* values, int64_t value_row,
+template <int R, int V, class Stored>
+SIA_INLINE void weigh_columns(const float* weights, const Stored* values, int64_t value_row,
                               int64_t count, float* out, int64_t out_row) {
     Vec sums[R][V];
 #pragma GCC unroll 4
@@ -80,14 +112,15 @@ SIA_INLINE void weigh_columns(const float* weights, const float* values, int64_t
 // A few values at a time, so that memory is read in order although columns are processed in turn.
 constexpr int64_t VALUES_AT_ONCE = 4;
 
-template <int R>
-static void weigh(const float* weights, const float* values, int64_t value_row, int64_t count,
+template <int R, class Stored>
+static void weigh(const float* weights, const Stored* values, int64_t value_row, int64_t count,
                   int64_t size, float* out, int64_t out_row) {
     constexpr int V = 8 / R;
     for (int64_t k = 0; k < count; k += VALUES_AT_ONCE) {
         int64_t few = least(VALUES_AT_ONCE, count - k), c = 0;
-        const float *own = weights + k, *from = values + k * value_row;
-        fetch_rows(from + value_row * (FLOATS_AHEAD / size + 1), value_row, few, size);
+        const float* own = weights + k;
+        const Stored* from = values + k * value_row;
+        fetch_later(from, value_row, few, size);
         for (; c + V * WIDTH <= size; c += V * WIDTH)
             weigh_columns<R, V>(own, from + c, value_row, few, out + c, out_row);
         for (; c + WIDTH <= size; c += WIDTH)
@@ -95,7 +128,7 @@ static void weigh(const float* weights, const float* values, int64_t value_row, 
         for (; c < size; ++c)
             for (int r = 0; r < R; ++r)
                 for (int64_t n = 0; n < few; ++n)
-                    out[r * out_row + c] += own[r * CACHE_BLOCK + n] * from[n * value_row + c];
+                    out[r * out_row + c] += own[r * CACHE_BLOCK + n] * widened(from[n * value_row + c]);
     }
 }
 
@@ -137,17 +170,24 @@ static DecodeMemory decode_memory(const Plan& plan, void* memory) {
 
 static size_t decode_bytes(const Plan& plan) { return decode_memory(plan, nullptr).bytes; }
 
-// Keys or values of a block as floats: in place, converted, or with non-finite values replaced by zero and
-// their rows marked.
+// Keys or values of a block of the cache.
+template <class Stored>
 struct CacheRows {
-    const float* data;
+    const Stored* data;
     int64_t row;
 };
 
-static CacheRows cache_rows(const Call& call, const Tensor& tensor, int64_t batch, int64_t head,
-                            int64_t start, int64_t count, int64_t size, float* buffer, uint8_t* bad) {
-    if (call.storage == FLOAT32 && !bad)
-        return {read_row(call, tensor, batch, head, start, size, buffer), tensor.row};
+template <class Stored>
+SIA_INLINE CacheRows<Stored> rows_in_place(const Tensor& tensor, int64_t batch, int64_t head,
+                                           int64_t start) {
+    int64_t place = batch * tensor.batch + head * tensor.head + start * tensor.row;
+    return {static_cast<const Stored*>(tensor.data) + place, tensor.row};
+}
+
+// Rows converted to floats. With `bad`, non-finite values are replaced by zero and their rows marked.
+static CacheRows<float> copied_rows(const Call& call, const Tensor& tensor, int64_t batch, int64_t head,
+                                    int64_t start, int64_t count, int64_t size, float* buffer,
+                                    uint8_t* bad) {
     for (int64_t k = 0; k < count; ++k) {
         float* to = buffer + k * size;
         const float* row = read_row(call, tensor, batch, head, start + k, size, to);
@@ -158,16 +198,14 @@ static CacheRows cache_rows(const Call& call, const Tensor& tensor, int64_t batc
     return {buffer, size};
 }
 
-// One block of the cache for all rows. With `bad`, non-finite values are replaced and marked there.
-static void decode_block(const Plan& plan, const DecodeMemory& m, int64_t batch, int64_t key_head,
-                         int64_t block, uint8_t* bad) {
+// One block of the cache for all rows; `bad` marks keys that are not finite.
+template <class Stored>
+static void attend_block(const Plan& plan, const DecodeMemory& m, int64_t batch, int64_t key_head,
+                         int64_t block, CacheRows<Stored> keys, CacheRows<Stored> values,
+                         const uint8_t* bad) {
     const Call& call = plan.call;
-    int64_t start = block * CACHE_BLOCK, count = least(CACHE_BLOCK, call.key_length - start);
+    int64_t count = least(CACHE_BLOCK, call.key_length - block * CACHE_BLOCK);
     int64_t rows = plan.group * call.query_length, width = round_up(call.value_size, PANEL);
-    if (bad) memset(bad, 0, CACHE_BLOCK);
-    CacheRows keys = cache_rows(call, call.key, batch, key_head, start, count, call.head_size, m.keys, bad);
-    CacheRows values =
-        cache_rows(call, call.value, batch, key_head, start, count, call.value_size, m.values, bad);
     dot_block(m.query, rows, keys.data, keys.row, count, call.head_size, m.scores);
     for (int64_t r = 0; r < rows; ++r) {
         int64_t head = key_head * plan.group + r / call.query_length, i = r % call.query_length;
@@ -198,6 +236,28 @@ static void decode_block(const Plan& plan, const DecodeMemory& m, int64_t batch,
     for (; r < rows; ++r)
         weigh<1>(m.scores + r * CACHE_BLOCK, values.data, values.row, count, call.value_size,
                  m.out + r * width, width);
+}
+
+// One block of the cache, read in place if possible. With `bad`, non-finite values are replaced and marked
+// there.
+static void decode_block(const Plan& plan, const DecodeMemory& m, int64_t batch, int64_t key_head,
+                         int64_t block, uint8_t* bad) {
+    const Call& call = plan.call;
+    int64_t start = block * CACHE_BLOCK, count = least(CACHE_BLOCK, call.key_length - start);
+    if (call.storage == FLOAT32 && !bad)
+        return attend_block(plan, m, batch, key_head, block,
+                            rows_in_place<float>(call.key, batch, key_head, start),
+                            rows_in_place<float>(call.value, batch, key_head, start), bad);
+    if (call.storage == BFLOAT16 && !bad)
+        return attend_block(plan, m, batch, key_head, block,
+                            rows_in_place<Bfloat16>(call.key, batch, key_head, start),
+                            rows_in_place<Bfloat16>(call.value, batch, key_head, start), bad);
+    if (bad) memset(bad, 0, CACHE_BLOCK);
+    CacheRows<float> keys = copied_rows(call, call.key, batch, key_head, start, count, call.head_size,
+                                        m.keys, bad);
+    CacheRows<float> values = copied_rows(call, call.value, batch, key_head, start, count,
+                                          call.value_size, m.values, bad);
+    attend_block(plan, m, batch, key_head, block, keys, values, bad);
 }
 
 // Whether any row sees any key of a block.

@@ -33,6 +33,27 @@ SIA_INLINE Vec load(const float* from) {
 
 SIA_INLINE void store(float* to, Vec v) { memcpy(to, &v, sizeof v); }
 
+// bfloat16 is the upper half of a float32.
+struct Bfloat16 {
+    uint16_t bits;
+};
+
+SIA_INLINE float from_bits(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+SIA_INLINE float widened(float x) { return x; }
+SIA_INLINE float widened(Bfloat16 x) { return from_bits(uint32_t(x.bits) << 16); }
+
+SIA_INLINE Vec load(const Bfloat16* from) {
+    typedef uint16_t Halves __attribute__((vector_size(WIDTH * 2)));
+    Halves halves;
+    memcpy(&halves, from, sizeof halves);
+    return (Vec)(__builtin_convertvector(halves, IntVec) << 16);
+}
+
 SIA_INLINE Vec splat(float x) { return x - Vec{}; }
 
 // The greater of two; NaN in `b` is kept, NaN in `a` gives `b`.
@@ -89,6 +110,24 @@ SIA_INLINE void transpose(Vec (&rows)[WIDTH]) {
                                    std::make_integer_sequence<int, WIDTH>());
         transpose<2 * SIZE>(rows);
     }
+}
+
+// The sums of four vectors. Each step halves what is left of a vector and doubles the vectors in it.
+SIA_INLINE void sum_four(Vec (&rows)[4], float* sums) {
+    constexpr auto indices = std::make_integer_sequence<int, WIDTH>();
+    swap_squares<1>(&rows[0], &rows[1], indices);
+    swap_squares<1>(&rows[2], &rows[3], indices);
+    Vec first = rows[0] + rows[1], second = rows[2] + rows[3];
+    swap_squares<2>(&first, &second, indices);
+    Vec mixed = first + second;
+    typedef float Four __attribute__((vector_size(16)));
+    Four parts[WIDTH / 4];
+    memcpy(parts, &mixed, sizeof mixed);
+#pragma GCC unroll 2
+    for (int half = WIDTH / 8; half > 0; half /= 2)
+#pragma GCC unroll 2
+        for (int i = 0; i < half; ++i) parts[i] += parts[i + half];
+    memcpy(sums, parts, sizeof(Four));
 }
 
 // exp(x) for x <= 88, to about 1 + |x| / 2 ulp: the error that rounding x alone would cause.
