@@ -14,31 +14,31 @@ constexpr int64_t DECODE_ROWS = 16;    // if more rows share their keys, packing
 constexpr uint8_t BAD = 1, SUSPECT = 2;
 static_assert(CACHE_BLOCK % PANEL == 0, "blocks of whole panels");
 
-// scores[r][k] = queries[r] . keys[k] for four rows and K keys.
+// scores[r][k] = queries[r] . keys[k] for four rows and K keys. Here and below, queries are padded with zeros
+// to whole vectors, and what is left of a row of the cache is loaded as a vector too: so the result does not
+// depend on how the cache is stored.
 template <int K, class Stored>
 SIA_INLINE void four_dots(const float* queries, const Stored* keys, int64_t key_row, int64_t size,
                           float* scores) {
     Vec sums[K][4] = {};
-    int64_t d = 0;
-    for (; d + WIDTH <= size; d += WIDTH) {
+    auto step = [&](int64_t d, auto load_key) __attribute__((always_inline)) {
         Vec some[K];
 #pragma GCC unroll 2
-        for (int k = 0; k < K; ++k) some[k] = load(keys + k * key_row + d);
+        for (int k = 0; k < K; ++k) some[k] = load_key(keys + k * key_row + d);
 #pragma GCC unroll 4
         for (int r = 0; r < 4; ++r) {
-            Vec query = load(queries + r * size + d);
+            Vec query = load(queries + r * round_up(size, WIDTH) + d);
 #pragma GCC unroll 2
             for (int k = 0; k < K; ++k) sums[k][r] += query * some[k];
         }
-    }
+    };
+    int64_t d = 0;
+    for (; d + WIDTH <= size; d += WIDTH) step(d, [](const Stored* from) { return load(from); });
+    if (d < size) step(d, [&](const Stored* from) { return load_few(from, size - d); });
     for (int k = 0; k < K; ++k) {
         float totals[4];
         sum_four(sums[k], totals);
-        for (int r = 0; r < 4; ++r) {
-            for (int64_t e = d; e < size; ++e)
-                totals[r] += queries[r * size + e] * widened(keys[k * key_row + e]);
-            scores[r * CACHE_BLOCK + k] = totals[r];
-        }
+        for (int r = 0; r < 4; ++r) scores[r * CACHE_BLOCK + k] = totals[r];
     }
 }
 
@@ -50,9 +50,9 @@ SIA_INLINE void one_dot(const float* query, const Stored* key, int64_t size, flo
     for (; d + 4 * WIDTH <= size; d += 4 * WIDTH)
 #pragma GCC unroll 4
         for (int n = 0; n < 4; ++n) sums[n] += load(query + d + n * WIDTH) * load(key + d + n * WIDTH);
-    float total = sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
-    for (; d < size; ++d) total += query[d] * widened(key[d]);
-    scores[0] = total;
+    for (; d + WIDTH <= size; d += WIDTH) sums[0] += load(query + d) * load(key + d);
+    if (d < size) sums[1] += load(query + d) * load_few(key + d, size - d);
+    scores[0] = sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
 // Prefetch later rows: memory is slow, and the hardware does not recognise this order of access.
@@ -74,7 +74,7 @@ static void dot_block(const float* queries, int64_t rows, const Stored* keys, in
         const Stored* own = keys + k * key_row;
         fetch_later(own, key_row, few, size);
         for (; r + 4 <= rows; r += 4) {
-            const float* four = queries + r * size;
+            const float* four = queries + r * round_up(size, WIDTH);
             float* to = scores + r * CACHE_BLOCK + k;
             if (few == 2)
                 four_dots<2>(four, own, key_row, size, to);
@@ -83,14 +83,15 @@ static void dot_block(const float* queries, int64_t rows, const Stored* keys, in
         }
         for (; r < rows; ++r)
             for (int64_t n = 0; n < few; ++n)
-                one_dot(queries + r * size, own + n * key_row, size, scores + r * CACHE_BLOCK + k + n);
+                one_dot(queries + r * round_up(size, WIDTH), own + n * key_row, size,
+                        scores + r * CACHE_BLOCK + k + n);
     }
 }
 
-// out[r] += sum over k of weights[r][k] * values[k], V vectors at a time.
-template <int R, int V, class Stored>
+// out[r] += sum over k of weights[r][k] * values[k], V vectors at a time, which `load_value` reads.
+template <int R, int V, class Stored, class Load>
 SIA_INLINE void weigh_columns(const float* weights, const Stored* values, int64_t value_row,
-                              int64_t count, float* out, int64_t out_row) {
+                              int64_t count, float* out, int64_t out_row, Load load_value) {
     Vec sums[R][V];
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r)
@@ -99,7 +100,7 @@ SIA_INLINE void weigh_columns(const float* weights, const Stored* values, int64_
     for (int64_t k = 0; k < count; ++k)
 #pragma GCC unroll 8
         for (int v = 0; v < V; ++v) {
-            Vec value = load(values + k * value_row + v * WIDTH);
+            Vec value = load_value(values + k * value_row + v * WIDTH);
 #pragma GCC unroll 4
             for (int r = 0; r < R; ++r) sums[r][v] += weights[r * CACHE_BLOCK + k] * value;
         }
@@ -121,14 +122,13 @@ static void weigh(const float* weights, const Stored* values, int64_t value_row,
         const float* own = weights + k;
         const Stored* from = values + k * value_row;
         fetch_later(from, value_row, few, size);
+        auto whole = [](const Stored* value) { return load(value); };
+        auto rest = [&](const Stored* value) { return load_few(value, size - c); };
         for (; c + V * WIDTH <= size; c += V * WIDTH)
-            weigh_columns<R, V>(own, from + c, value_row, few, out + c, out_row);
+            weigh_columns<R, V>(own, from + c, value_row, few, out + c, out_row, whole);
         for (; c + WIDTH <= size; c += WIDTH)
-            weigh_columns<R, 1>(own, from + c, value_row, few, out + c, out_row);
-        for (; c < size; ++c)
-            for (int r = 0; r < R; ++r)
-                for (int64_t n = 0; n < few; ++n)
-                    out[r * out_row + c] += own[r * CACHE_BLOCK + n] * widened(from[n * value_row + c]);
+            weigh_columns<R, 1>(own, from + c, value_row, few, out + c, out_row, whole);
+        if (c < size) weigh_columns<R, 1>(own, from + c, value_row, few, out + c, out_row, rest);
     }
 }
 
@@ -152,7 +152,7 @@ static DecodeMemory decode_memory(const Plan& plan, void* memory) {
     int64_t rows = plan.group * call.query_length;
     Pieces pieces = {static_cast<float*>(memory), 0};
     DecodeMemory m = {};
-    m.query = pieces.take(rows * call.head_size);
+    m.query = pieces.take(rows * round_up(call.head_size, WIDTH));
     m.scores = pieces.take(rows * CACHE_BLOCK);
     m.softmax.highest = pieces.take(rows);
     m.softmax.totals = pieces.take(rows * WIDTH);
@@ -217,8 +217,8 @@ static void attend_block(const Plan& plan, const DecodeMemory& m, int64_t batch,
         if (place.kind == Tile::EMPTY || range.low >= range.high) {
             first = end = 0;
         } else {
-            softmax_rows(scores, CACHE_BLOCK, 1, first, end, m.softmax, r,
-                         [&](int64_t, float*, bool* saw_bad) {
+            softmax_rows<float>(scores, nullptr, CACHE_BLOCK, 1, first, end, m.softmax, r,
+                                [&](int64_t, float*, bool* saw_bad) {
                              RowAffine affine =
                                  row_affine(plan, place, 0, range, m.gain, m.bias, saw_bad);
                              return transform(scores, affine, first, end);
@@ -275,12 +275,13 @@ static bool decode_part(const Plan& plan, const DecodeMemory& m, int64_t batch, 
     int64_t rows = plan.group * call.query_length, width = round_up(call.value_size, PANEL);
     for (int64_t r = 0; r < rows; ++r) {
         int64_t head = key_head * plan.group + r / call.query_length, i = r % call.query_length;
-        float* to = m.query + r * call.head_size;
+        float* to = m.query + r * round_up(call.head_size, WIDTH);
         const float* row = read_row(call, call.query, batch, head, i, call.head_size, to);
         m.softmax.highest[r] = -__builtin_inff();
         m.softmax.is_bad[r] = !all_finite(row, call.head_size);
         for (int64_t d = 0; d < call.head_size; ++d)
             to[d] = finite(row[d]) * float(call.scale);
+        for (int64_t d = call.head_size; d < round_up(call.head_size, WIDTH); ++d) to[d] = 0.0f;
     }
     memset(m.softmax.totals, 0, rows * WIDTH * 4);
     memset(m.out, 0, rows * width * 4);

@@ -111,10 +111,13 @@ struct Pieces {
     float* memory;
     int64_t used;
 
-    SIA_METHOD float* take(int64_t floats) {
+    // Operands take as much memory as floats.
+    template <class Operand = float>
+    SIA_METHOD Operand* take(int64_t count) {
+        static_assert(sizeof(Operand) == sizeof(float), "one size");
         float* piece = memory ? memory + used : nullptr;
-        used += round_up(floats, 16);
-        return piece;
+        used += round_up(count, 16);
+        return reinterpret_cast<Operand*>(piece);
     }
 };
 
