@@ -37,12 +37,16 @@ FLAGS = [
     "-Wextra",
 ]
 AVX2 = ["-mavx2", "-mfma"]
-AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"]
-# These two are called only where the processor has the instructions. For other architectures they
+AVX512 = [
+    *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"),
+    "-mprefer-vector-width=512",
+]
+# These are called only where the processor has the instructions. For other architectures they
 # are compiled without the flags, and are empty.
 X86_64_FLAGS = {
     "isa_avx2.cpp": AVX2,
-    "isa_avx512.cpp": [*AVX512, "-mprefer-vector-width=512"],
+    "isa_avx512.cpp": AVX512,
+    "isa_avx512bf16.cpp": [*AVX512, "-mavx512bf16"],
 }
 PROCESSES = 2
 

@@ -16,7 +16,9 @@ sys.path.insert(0, str(Path(__file__).parent / "support"))
 AT_ONCE = 50
 
 
-def examine(seeds: range, threads: int | None, instruction_set: str | None) -> list[str]:
+def examine(
+    seeds: range, threads: int | None, instruction_set: str | None, dtype: str | None
+) -> list[str]:
     import torch
     from contract_checks import failures
     from random_contracts import draw
@@ -27,10 +29,11 @@ def examine(seeds: range, threads: int | None, instruction_set: str | None) -> l
     if threads and LIBRARY:
         # The thread sanitizer cannot follow how OpenMP threads wait for each other.
         LIBRARY.sia_set_parallel(None)
+    dtypes = (getattr(torch, dtype),) if dtype else None
     found = []
     with using_instruction_set(instruction_set) if instruction_set else nullcontext():
         for seed in seeds:
-            contract = draw(seed)
+            contract = draw(seed, dtypes)
             found += [f"{contract}\n    {failure}" for failure in failures(contract)]
     return found
 
@@ -46,6 +49,11 @@ def main() -> int:
     parser.add_argument(
         "--instruction-set", help="instruction set of the kernels; default: the best one"
     )
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "float64", "bfloat16", "float16"),
+        help="dtype of all contracts; default: drawn",
+    )
     options = parser.parse_args()
 
     end = options.seed + options.cases
@@ -59,7 +67,9 @@ def main() -> int:
                 seeds = next(batches, None)
                 if seeds is None:
                     break
-                future = pool.submit(examine, seeds, options.threads, options.instruction_set)
+                future = pool.submit(
+                    examine, seeds, options.threads, options.instruction_set, options.dtype
+                )
                 running[future] = seeds
             if not running:
                 break

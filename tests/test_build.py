@@ -14,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 OP = Path("src/scale_invariant_attention/attention")
+WIDE = ("isa_avx2", "isa_avx512", "isa_avx512bf16")
 SOURCE = """
 #include "answer.h"
 extern "C" __attribute__((visibility("default"))) int answer() { return ANSWER; }
@@ -39,8 +40,8 @@ def project(tmp_path):
     (root / OP / "__init__.py").touch()
     (sources / "answer.h").write_text(HEADER)
     (sources / "answer.cpp").write_text(SOURCE)
-    (sources / "isa_avx2.cpp").touch()
-    (sources / "isa_avx512.cpp").touch()
+    for name in WIDE:
+        (sources / f"{name}.cpp").touch()
     return root
 
 
@@ -207,14 +208,16 @@ def test_kernels_can_be_required(project, tmp_path, error):
 
 
 @pytest.mark.parametrize("machine", ["x86_64-linux-gnu", "aarch64-linux-gnu"])
-def test_only_two_files_are_compiled_for_newer_processors(project, tmp_path, machine):
+def test_only_three_files_are_compiled_for_newer_processors(project, tmp_path, machine):
     compiler, log = fake_compiler(tmp_path, machine=machine)
     assert run(project, "build_kernels.py", CXX=f"{compiler} -first").returncode == 0
     calls = [line.split() for line in log.read_text().splitlines()]
-    assert len(calls) == 4
+    assert len(calls) == 5
     wide = {call[call.index("-c") + 1]: "-mfma" in call for call in calls if "-c" in call}
     on_x86 = machine.startswith("x86_64")
-    assert wide == {"answer.cpp": False, "isa_avx2.cpp": on_x86, "isa_avx512.cpp": on_x86}
+    assert wide == {"answer.cpp": False, **{f"{name}.cpp": on_x86 for name in WIDE}}
+    dotting = [call for call in calls if "-mavx512bf16" in call]
+    assert [call[call.index("-c") + 1] for call in dotting] == ["isa_avx512bf16.cpp"] * on_x86
     for call in calls:
         assert call[0] == "-first"
         assert not {"-march=native", "-ffast-math", "-fopenmp"} & set(call)
@@ -232,6 +235,6 @@ def test_code_for_newer_processors_is_shared_with_no_other_file(tmp_path):
         table = subprocess.check_output([nm, "--demangle", "--defined-only", file], text=True)
         symbols = (line.split(maxsplit=2) for line in table.splitlines())
         shared[file.stem] = {name for _, kind, name in symbols if kind == "W"}
-    for wide in ("isa_avx2", "isa_avx512"):
+    for wide in WIDE:
         for other in shared.keys() - {wide}:
             assert not shared[wide] & shared[other], (wide, other)

@@ -82,6 +82,11 @@ SHARED_WORK = {
     "both directions": contract(250, 250, heads=1, is_causal=False, **tables(1, 250)),
     "one token, a cache": contract(1, 5000, heads=4, key_heads=2, size=64, tau=taus(4)),
     "three tokens, a cache": contract(3, 4999, heads=1, size=64, tau=taus(1)[0]),
+    "bfloat16": contract(300, 300, heads=5, size=60, tau=taus(5), dtype=torch.bfloat16),
+    "bfloat16, grouped heads": contract(
+        111, 263, heads=4, key_heads=2, size=100, value_size=63, dtype=torch.bfloat16
+    ),
+    "bfloat16, one token": contract(1, 4999, heads=8, key_heads=2, size=63, dtype=torch.bfloat16),
 }
 
 
@@ -114,16 +119,18 @@ def test_calls_at_once_give_what_they_give_one_after_the_other():
     [{}, {"is_causal": False}, {"window": 333}, {"window": 200, "sinks": 5, "is_causal": False}],
     ids=str,
 )
-def test_many_blocks_none_of_them_whole(length, settings):
-    check(contract(length, length, heads=1, tau=taus(1), **settings))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_many_blocks_none_of_them_whole(length, settings, dtype):
+    check(contract(length, length, heads=1, tau=taus(1), dtype=dtype, **settings))
 
 
-@pytest.mark.parametrize("size", [1, 17, 32, 48, 64, 80, 96, 128, 160, 192, 256])
-def test_head_sizes(size):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("size", [1, 17, 32, 48, 60, 63, 64, 80, 96, 100, 111, 128, 160, 192, 256])
+def test_head_sizes(size, dtype):
     other = 256 + 1 - size
     check(
-        contract(391, 391, heads=1, size=size),
-        contract(391, 391, heads=1, size=size, value_size=other),
+        contract(391, 391, heads=1, size=size, dtype=dtype),
+        contract(391, 391, heads=1, size=size, value_size=other, dtype=dtype),
     )
 
 
@@ -157,8 +164,10 @@ def test_a_few_queries_against_a_cache(keys, cache):
     check(*(contract(queries, keys, **shape, **cache(keys)) for queries in range(1, 10)))
 
 
-def test_a_hidden_nan_in_a_long_cache_changes_nothing():
-    case = contract(2, 5000, heads=4, key_heads=2)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("size", [32, 63])
+def test_a_hidden_nan_in_a_long_cache_changes_nothing(dtype, size):
+    case = contract(2, 5000, heads=4, key_heads=2, size=size, dtype=dtype)
     key, value = case.key.clone(), case.value.clone()
     mask = torch.ones(1, 5000, dtype=torch.bool)
     mask[:, [0, 2050, 4999]] = False

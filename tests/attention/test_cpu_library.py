@@ -117,12 +117,15 @@ def test_without_a_library_there_is_no_instruction_set(monkeypatch):
 
 @needs_compiler
 @pytest.mark.slow
-def test_the_tiles_of_avx512_keep_the_contract_on_any_machine(tmp_path):
+@pytest.mark.parametrize(
+    ("tiles", "dtype"), [("AVX512", ()), ("AVX512BF16", ("--dtype", "bfloat16"))]
+)
+def test_the_tiles_of_avx512_keep_the_contract_on_any_machine(tmp_path, tiles, dtype):
     """Vectors of 16 floats in whatever instructions this machine has: slow to compile."""
     library = tmp_path / "_kernels.so"
     builder = runpy.run_path(str(ROOT / "build_kernels.py"))
-    builder["build"](library, ["-DSIA_PORTABLE_AS_AVX512", "-O1"])
-    options = ("--cases", "500", "--seed", "8000", "--instruction-set", "portable")
+    builder["build"](library, [f"-DSIA_PORTABLE_AS_{tiles}", "-O1"])
+    options = ("--cases", "500", "--seed", "8000", "--instruction-set", "portable", *dtype)
     child(ROOT / "tests" / "fuzz_contracts.py", *options, SIA_KERNELS=str(library))
 
 

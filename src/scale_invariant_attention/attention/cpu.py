@@ -1,6 +1,6 @@
 """Compiled kernels for CPUs, forward, backward and decoding: see csrc/.
 
-Inputs are in float32 or half precision; all arithmetic is in float32. The kernels read tensors in
+Inputs are in float32 or half precision; all sums are in float32. The kernels read tensors in
 place and support the whole contract; this module packs the arguments and allocates the results.
 """
 

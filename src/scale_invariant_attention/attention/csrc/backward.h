@@ -16,36 +16,62 @@ static_assert(BACK_QUERIES % ROWS == 0 && BACK_KEYS % ROWS == 0 && BACK_KEYS % P
 static_assert(TILE_ROW - BACK_KEYS >= WIDTH, "a vector of zeros after each row");
 static_assert(BACK_QUERIES + BACK_KEYS + WIDTH <= LINE_MARGIN, "diagonals stay on the line");
 
+// Weights and gradients of scores of a tile as left sides, along the queries and along the keys.
+template <class Operand>
+struct LeftSides {
+    Operand *weight_columns, *grad_columns, *grad_rows;
+};
+
+template <class Operand>
 struct BackwardMemory {
-    // All queries of a head: scaled queries and gradients of the output in blocks of panels, base and
-    // delta per row, and the gradients of the queries.
-    float *query, *grad_out, *base, *delta, *grad_query;
+    // All queries of a head: queries and gradients of the output as either side of a product, in blocks of
+    // panels; base and delta per row; and the gradients of the queries. Floats are laid out alike on both
+    // sides, and only once in memory.
+    Operand *query_left, *query_right, *grad_out_left, *grad_out_right;
+    float *base, *delta, *grad_query;
     // A block of keys.
-    float *keys_transposed, *values_transposed, *keys, *grad_keys, *grad_values;
+    Operand *keys_transposed, *values_transposed, *keys;
+    float *grad_keys, *grad_values;
     // A tile. The last two are for gradients of the affine.
     float *weights, *grad_scores, *scores, *grad_logits;
+    // The same as left sides: floats where they are, or rounded to pairs, and what rounding lost.
+    LeftSides<Operand> left, rest;
     float *gain, *bias, *buffer;
     size_t bytes;
 };
 
-static BackwardMemory backward_memory(const Plan& plan, void* memory) {
+template <class Operand>
+static BackwardMemory<Operand> backward_memory(const Plan& plan, void* memory) {
+    constexpr bool PAIRS = EACH<Operand> > 1;
     const Call& call = plan.call;
     int64_t size = round_up(call.head_size, PANEL), value_size = round_up(call.value_size, PANEL);
+    int64_t depth = operands<Operand>(call.head_size), value_depth = operands<Operand>(call.value_size);
     int64_t queries = round_up(call.query_length, BACK_QUERIES), tile = BACK_QUERIES * TILE_ROW + 32;
     Pieces pieces = {static_cast<float*>(memory), 0};
-    BackwardMemory m = {};
-    m.query = pieces.take(queries * size);
-    m.grad_out = pieces.take(queries * value_size);
+    BackwardMemory<Operand> m = {};
+    m.query_left = m.query_right = pieces.take<Operand>(queries * round_up(depth, PANEL));
+    m.grad_out_left = m.grad_out_right = pieces.take<Operand>(queries * round_up(value_depth, PANEL));
     m.base = pieces.take(queries);
     m.delta = pieces.take(queries);
     m.grad_query = pieces.take(queries * size);
-    m.keys_transposed = pieces.take(BACK_KEYS * call.head_size);
-    m.values_transposed = pieces.take(BACK_KEYS * call.value_size);
-    m.keys = pieces.take(BACK_KEYS * size);
+    m.keys_transposed = pieces.take<Operand>(BACK_KEYS * depth);
+    m.values_transposed = pieces.take<Operand>(BACK_KEYS * value_depth);
+    m.keys = pieces.take<Operand>(operands<Operand>(BACK_KEYS) * size);
     m.grad_keys = pieces.take(BACK_KEYS * size);
     m.grad_values = pieces.take(BACK_KEYS * value_size);
     m.weights = pieces.take(tile);
     m.grad_scores = pieces.take(tile);
+    Operand* grads = reinterpret_cast<Operand*>(m.grad_scores);
+    m.left = {reinterpret_cast<Operand*>(m.weights), grads, grads};
+    if (PAIRS) {
+        m.query_right = pieces.take<Operand>(operands<Operand>(queries) * size);
+        m.grad_out_right = pieces.take<Operand>(operands<Operand>(queries) * value_size);
+        for (LeftSides<Operand>* sides : {&m.left, &m.rest}) {
+            sides->weight_columns = pieces.take<Operand>(operands<Operand>(BACK_QUERIES) * TILE_ROW);
+            sides->grad_columns = pieces.take<Operand>(operands<Operand>(BACK_QUERIES) * TILE_ROW);
+            sides->grad_rows = pieces.take<Operand>(BACK_QUERIES * TILE_ROW);
+        }
+    }
     m.gain = pieces.take(BACK_KEYS);
     m.bias = pieces.take(BACK_KEYS);
     m.buffer = pieces.take(row_buffer_floats(call));
@@ -59,24 +85,39 @@ static BackwardMemory backward_memory(const Plan& plan, void* memory) {
     return m;
 }
 
-static size_t backward_bytes(const Plan& plan) { return backward_memory(plan, nullptr).bytes; }
+static size_t backward_bytes(const Plan& plan) {
+    return with_operand(plan.call, [&](auto operand) {
+        return backward_memory<decltype(operand)>(plan, nullptr).bytes;
+    });
+}
 
 // Base and delta of every row: weight = exp(logit - base), grad_logit = weight * (grad_weight - delta). A
 // row that saw no key, or whose gradient is zero, has an infinite base: its weights vanish, and with them
 // all its contributions, even if its output is NaN.
-static void pack_queries(const Plan& plan, const BackwardMemory& m, int64_t batch, int64_t head) {
+template <class Operand>
+static void pack_head(const Plan& plan, const BackwardMemory<Operand>& m, int64_t batch, int64_t head) {
     const Call& call = plan.call;
     int64_t size = round_up(call.head_size, PANEL), value_size = round_up(call.value_size, PANEL);
+    int64_t width = round_up(operands<Operand>(call.head_size), PANEL);
+    int64_t value_width = round_up(operands<Operand>(call.value_size), PANEL);
     int64_t first = (batch * call.query_heads + head) * call.query_length;
     const Tensor gradients = {call.grad_out, 0, 0, call.value_size};
     Call plain = {};
     plain.storage = FLOAT32;
     for (int64_t start = 0; start < call.query_length; start += BACK_QUERIES) {
         int64_t count = least(BACK_QUERIES, call.query_length - start);
-        pack_rows(call, call.query, batch, head, start, count, BACK_QUERIES, call.head_size,
-                  float(call.scale), m.query + start * size, nullptr, m.buffer);
-        pack_rows(plain, gradients, 0, 0, first + start, count, BACK_QUERIES, call.value_size, 1.0f,
-                  m.grad_out + start * value_size, nullptr, m.buffer);
+        uint8_t is_bad[BACK_QUERIES] = {};
+        pack_queries(call, batch, head, start, count, BACK_QUERIES, m.query_left + start * width, nullptr,
+                     m.buffer);
+        pack_left(plain, gradients, 0, 0, first + start, count, BACK_QUERIES, call.value_size,
+                  m.grad_out_left + start * value_width, is_bad, m.buffer);
+        if (EACH<Operand> > 1) {
+            int64_t at = operands<Operand>(start);
+            pack_right(call, call.query, batch, head, start, count, BACK_QUERIES, call.head_size,
+                       m.query_right + at * size, nullptr, m.buffer);
+            pack_right(plain, gradients, 0, 0, first + start, count, BACK_QUERIES, call.value_size,
+                       m.grad_out_right + at * value_size, nullptr, m.buffer);
+        }
         for (int64_t i = start; i < start + BACK_QUERIES; ++i) {
             m.base[i] = __builtin_inff();
             m.delta[i] = 0.0f;
@@ -90,22 +131,17 @@ static void pack_queries(const Plan& plan, const BackwardMemory& m, int64_t batc
                 wanted |= grad[c] != 0.0f;
             }
             float lse = call.lse[first + i];
-            if (wanted && lse != -__builtin_inff()) {
-                // The incoming gradient may be NaN or infinite; the panels hold zeros instead.
-                m.base[i] = all_finite(grad, call.value_size) ? lse : __builtin_nanf("");
-                m.delta[i] = delta - call.grad_lse[first + i];
-                continue;
-            }
-            for (int64_t c = 0; c < value_size; c += PANEL)
-                memset(m.grad_out + start * value_size + (c * BACK_QUERIES + (i - start) * PANEL), 0,
-                       PANEL * 4);
+            if (!wanted || lse == -__builtin_inff()) continue;
+            // The incoming gradient may be NaN or infinite; the panels hold zeros instead.
+            m.base[i] = is_bad[i - start] ? __builtin_nanf("") : lse;
+            m.delta[i] = delta - call.grad_lse[first + i];
         }
     }
 }
 
 // Turn a row of scores and gradients of weights into weights and gradients of scores.
-template <bool MASKED, bool AFFINE>
-SIA_INLINE void backward_row(const BackwardMemory& m, int64_t i, RowAffine affine, float base,
+template <bool MASKED, bool AFFINE, class Operand>
+SIA_INLINE void backward_row(const BackwardMemory<Operand>& m, int64_t i, RowAffine affine, float base,
                              float delta, int64_t first, int64_t end) {
     const Vec hidden = splat(-__builtin_inff()), nothing = {};
     float *scores = m.scores + i * TILE_ROW, *weights = m.weights + i * TILE_ROW;
@@ -131,7 +167,8 @@ SIA_INLINE void backward_row(const BackwardMemory& m, int64_t i, RowAffine affin
 
 // Add the gradients of gain and bias of a RANGES tile to the line: sums along its diagonals. The line is
 // indexed by c - i, so vectors shift by one element per row of the tile; outside of it they read zeros.
-static void sum_diagonals(const Plan& plan, const TilePlace& place, const BackwardMemory& m,
+template <class Operand>
+static void sum_diagonals(const Plan& plan, const TilePlace& place, const BackwardMemory<Operand>& m,
                           int64_t queries, double* line) {
     double* gains = line + LINE_MARGIN + plan.lines.length - 1 - place.offset;
     double* biases = gains + plan.line_size;
@@ -158,7 +195,8 @@ static void sum_diagonals(const Plan& plan, const TilePlace& place, const Backwa
 }
 
 // The same for a GENERAL tile, pair by pair.
-static void sum_pairs(const Plan& plan, const TilePlace& place, const BackwardMemory& m,
+template <class Operand>
+static void sum_pairs(const Plan& plan, const TilePlace& place, const BackwardMemory<Operand>& m,
                       int64_t queries, double* line, double* far) {
     const Call& call = plan.call;
     double* gains = line + LINE_MARGIN + plan.lines.length - 1;
@@ -198,25 +236,90 @@ SIA_INLINE Range seeing_range(const Call& call, const TilePlace& place, int64_t 
     return rows;
 }
 
-template <bool AFFINE>
-static void backward_tile(const Plan& plan, const TilePlace& place, const BackwardMemory& m,
-                          int64_t queries, double* line, double* far) {
+// Round ROWS rows of weights and gradients of scores to pairs: of rows, to sum over queries, and of columns,
+// to sum over keys. Floats are read where they are.
+SIA_INLINE void round_rows(const BackwardMemory<float>&, int64_t, bool) {}
+
+SIA_INLINE void round_rows(const BackwardMemory<Pair>& m, int64_t first, bool keeps_rest) {
+    static_assert(ROWS % 2 == 0 && BACK_QUERIES % 2 == 0 && BACK_KEYS % WIDTH == 0, "whole pairs");
+    auto rest_of = [](Vec v, Halves halves) { return rounded(v - widened(halves)); };
+    for (int64_t i = first; i < first + ROWS; i += 2) {
+        const float *weights = m.weights + i * TILE_ROW, *grads = m.grad_scores + i * TILE_ROW;
+        for (int64_t c = 0; c < BACK_KEYS; c += WIDTH) {
+            auto put = [&](const LeftSides<Pair>& sides, const Halves (&weight)[2], const Halves (&grad)[2]) {
+                int64_t place = i / 2 * TILE_ROW + c;
+                store_pairs(sides.weight_columns + place, paired(weight[0], weight[1]));
+                store_pairs(sides.grad_columns + place, paired(grad[0], grad[1]));
+                store_halves(sides.grad_rows + i * TILE_ROW, c, grad[0]);
+                store_halves(sides.grad_rows + (i + 1) * TILE_ROW, c, grad[1]);
+            };
+            Vec weight[] = {load(weights + c), load(weights + TILE_ROW + c)};
+            Vec grad[] = {load(grads + c), load(grads + TILE_ROW + c)};
+            Halves near_weight[] = {rounded(weight[0]), rounded(weight[1])};
+            Halves near_grad[] = {rounded(grad[0]), rounded(grad[1])};
+            put(m.left, near_weight, near_grad);
+            if (keeps_rest)
+                put(m.rest, {rest_of(weight[0], near_weight[0]), rest_of(weight[1], near_weight[1])},
+                    {rest_of(grad[0], near_grad[0]), rest_of(grad[1], near_grad[1])});
+        }
+    }
+}
+
+// The products that sum the gradients of a tile. `ranges` are the keys that groups of ROWS rows see.
+template <class Operand>
+static void add_gradients(const Plan& plan, const TilePlace& place, const BackwardMemory<Operand>& m,
+                          const LeftSides<Operand>& left, int64_t queries, const Range* ranges) {
     const Call& call = plan.call;
     int64_t size = round_up(call.head_size, PANEL), value_size = round_up(call.value_size, PANEL);
+    const Operand* query = m.query_right + operands<Operand>(place.query) * size;
+    const Operand* grad_out = m.grad_out_right + operands<Operand>(place.query) * value_size;
+    for (int64_t k = 0; k < place.keys; k += ROWS) {
+        Range seeing = operand_range<Operand>(seeing_range(call, place, k, queries));
+        int64_t depth = seeing.high - seeing.low;
+        if (depth <= 0) continue;
+        for (int64_t c = 0; c < value_size; c += PANEL)
+            product<1, TILE_ROW>(left.weight_columns + seeing.low * TILE_ROW + k, PANEL * TILE_ROW,
+                                 grad_out + c * operands<Operand>(BACK_QUERIES) + seeing.low * PANEL, depth,
+                                 Add{m.grad_values + k * value_size + c, value_size});
+        for (int64_t c = 0; c < size; c += PANEL)
+            product<1, TILE_ROW>(left.grad_columns + seeing.low * TILE_ROW + k, PANEL * TILE_ROW,
+                                 query + c * operands<Operand>(BACK_QUERIES) + seeing.low * PANEL, depth,
+                                 Add{m.grad_keys + k * size + c, size});
+    }
+    float* grad_query = m.grad_query + place.query * size;
+    for (int64_t c = 0; c < size; c += PANEL)
+        for (int64_t i = 0; i < queries; i += ROWS) {
+            Range range = operand_range<Operand>(ranges[i / ROWS]);
+            if (range.low >= range.high) continue;
+            product<TILE_ROW, 1>(left.grad_rows + i * TILE_ROW + range.low, PANEL,
+                                 m.keys + c * operands<Operand>(BACK_KEYS) + range.low * PANEL,
+                                 range.high - range.low, Add{grad_query + i * size + c, size});
+        }
+}
+
+template <bool AFFINE, class Operand>
+static void backward_tile(const Plan& plan, const TilePlace& place, const BackwardMemory<Operand>& m,
+                          int64_t queries, double* line, double* far) {
+    const Call& call = plan.call;
+    int64_t depth = operands<Operand>(call.head_size), value_depth = operands<Operand>(call.value_size);
     int64_t rows = round_up(queries, ROWS);
-    const float* query = m.query + place.query * size;
-    const float* grad_out = m.grad_out + place.query * value_size;
-    Range ranges[BACK_QUERIES / ROWS];
+    const Operand* query = m.query_left + place.query * round_up(depth, PANEL);
+    const Operand* grad_out = m.grad_out_left + place.query * round_up(value_depth, PANEL);
+    Range ranges[BACK_QUERIES / ROWS] = {};
+    bool keeps_rest = false;  // as in forward: see Strip
     for (int64_t i = 0; i < rows; i += ROWS) {
-        Range range = ranges[i / ROWS] = seen_range(call, place, i, ROWS);
+        ranges[i / ROWS] = seen_range(call, place, i, ROWS);
+        keeps_rest |= EACH<Operand> > 1 && !all_see_all(call, place, i, ROWS, ranges[i / ROWS]);
+    }
+    for (int64_t i = 0; i < rows; i += ROWS) {
+        Range range = ranges[i / ROWS];
         int64_t first = range.low / PANEL * PANEL, end = round_up(range.high, PANEL);
         if (range.low >= range.high) first = end = 0;
         for (int64_t c = first; c < end; c += PANEL) {
-            product<PANEL, 1>(query + i * PANEL, BACK_QUERIES * PANEL,
-                              m.keys_transposed + c * call.head_size, call.head_size,
-                              Replace{m.scores + i * TILE_ROW + c, TILE_ROW});
+            product<PANEL, 1>(query + i * PANEL, BACK_QUERIES * PANEL, m.keys_transposed + c * depth, depth,
+                              Scores<Operand>{m.scores + i * TILE_ROW + c, TILE_ROW, float(call.scale)});
             product<PANEL, 1>(grad_out + i * PANEL, BACK_QUERIES * PANEL,
-                              m.values_transposed + c * call.value_size, call.value_size,
+                              m.values_transposed + c * value_depth, value_depth,
                               Replace{m.grad_scores + i * TILE_ROW + c, TILE_ROW});
         }
         for (int64_t row = i; row < i + ROWS; ++row) {
@@ -236,6 +339,7 @@ static void backward_tile(const Plan& plan, const TilePlace& place, const Backwa
                 memset(tiles[n] + row * TILE_ROW + high, 0, (BACK_KEYS - high) * 4);
             }
         }
+        round_rows(m, i, keeps_rest);
     }
     if (AFFINE) {
         if (place.kind == Tile::RANGES)
@@ -243,32 +347,13 @@ static void backward_tile(const Plan& plan, const TilePlace& place, const Backwa
         else
             sum_pairs(plan, place, m, queries, line, far);
     }
-    for (int64_t k = 0; k < place.keys; k += ROWS) {
-        Range seeing = seeing_range(call, place, k, queries);
-        int64_t depth = seeing.high - seeing.low;
-        if (depth <= 0) continue;
-        for (int64_t c = 0; c < value_size; c += PANEL)
-            product<1, TILE_ROW>(m.weights + seeing.low * TILE_ROW + k, PANEL * TILE_ROW,
-                                 grad_out + c * BACK_QUERIES + seeing.low * PANEL, depth,
-                                 Add{m.grad_values + k * value_size + c, value_size});
-        for (int64_t c = 0; c < size; c += PANEL)
-            product<1, TILE_ROW>(m.grad_scores + seeing.low * TILE_ROW + k, PANEL * TILE_ROW,
-                                 query + c * BACK_QUERIES + seeing.low * PANEL, depth,
-                                 Add{m.grad_keys + k * size + c, size});
-    }
-    float* grad_query = m.grad_query + place.query * size;
-    for (int64_t c = 0; c < size; c += PANEL)
-        for (int64_t i = 0; i < rows; i += ROWS) {
-            Range range = ranges[i / ROWS];
-            if (range.low >= range.high) continue;
-            product<TILE_ROW, 1>(m.grad_scores + i * TILE_ROW + range.low, PANEL,
-                                 m.keys + c * BACK_KEYS + range.low * PANEL, range.high - range.low,
-                                 Add{grad_query + i * size + c, size});
-        }
+    add_gradients(plan, place, m, m.left, queries, ranges);
+    if (keeps_rest) add_gradients(plan, place, m, m.rest, queries, ranges);
 }
 
 // One block of keys against all queries of a head.
-static void backward_keys(const Plan& plan, const BackwardMemory& m, int64_t batch, int64_t key_head,
+template <class Operand>
+static void backward_keys(const Plan& plan, const BackwardMemory<Operand>& m, int64_t batch, int64_t key_head,
                           int64_t head, int64_t block, double* line, double* far) {
     const Call& call = plan.call;
     const Geometry& geometry = plan.geometry;
@@ -278,8 +363,8 @@ static void backward_keys(const Plan& plan, const BackwardMemory& m, int64_t bat
                     m.keys_transposed, nullptr, m.buffer);
     pack_transposed(call, call.value, batch, key_head, start, count, BACK_KEYS, call.value_size,
                     m.values_transposed, nullptr, m.buffer);
-    pack_rows(call, call.key, batch, key_head, start, count, BACK_KEYS, call.head_size, 1.0f, m.keys,
-              nullptr, m.buffer);
+    pack_right(call, call.key, batch, key_head, start, count, BACK_KEYS, call.head_size, m.keys, nullptr,
+               m.buffer);
     memset(m.grad_keys, 0, BACK_KEYS * size * 4);
     memset(m.grad_values, 0, BACK_KEYS * value_size * 4);
     for (int64_t n = 0; n < geometry.query_blocks; ++n) {
@@ -293,20 +378,23 @@ static void backward_keys(const Plan& plan, const BackwardMemory& m, int64_t bat
     }
     // Query heads that share a key head come one after the other.
     bool add = head % plan.group != 0;
+    // Queries in floats were scaled before.
+    float scale = EACH<Operand> > 1 ? float(call.scale) : 1.0f;
     int64_t first = (batch * call.key_heads + key_head) * call.key_length + start;
     for (int64_t k = 0; k < count; ++k) {
         float* key = call.grad_key + (first + k) * call.head_size;
         float* value = call.grad_value + (first + k) * call.value_size;
         for (int64_t d = 0; d < call.head_size; ++d)
-            key[d] = (add ? key[d] : 0.0f) + m.grad_keys[k * size + d];
+            key[d] = (add ? key[d] : 0.0f) + m.grad_keys[k * size + d] * scale;
         for (int64_t c = 0; c < call.value_size; ++c)
             value[c] = (add ? value[c] : 0.0f) + m.grad_values[k * value_size + c];
     }
 }
 
-static void backward_item(const Plan& plan, int64_t item, void* memory) {
+template <class Operand>
+static void backward_item_of(const Plan& plan, int64_t item, void* memory) {
     const Call& call = plan.call;
-    BackwardMemory m = backward_memory(plan, memory);
+    BackwardMemory<Operand> m = backward_memory<Operand>(plan, memory);
     int64_t place = item / plan.slots, slot = item % plan.slots;
     int64_t batch = place / call.key_heads, key_head = place % call.key_heads;
     int64_t size = round_up(call.head_size, PANEL), heads = call.batch * call.query_heads;
@@ -322,7 +410,7 @@ static void backward_item(const Plan& plan, int64_t item, void* memory) {
             line = plan.line_grads + (slot * heads + which) * 2 * plan.line_size;
             far = plan.far_grads + slot * heads + which;
         }
-        pack_queries(plan, m, batch, head);
+        pack_head(plan, m, batch, head);
         memset(m.grad_query, 0, round_up(call.query_length, BACK_QUERIES) * size * 4);
         // Back and forth, so that early and late blocks, which differ in work, are spread evenly.
         for (int64_t n = 0; n < plan.geometry.key_blocks; ++n) {
@@ -338,6 +426,11 @@ static void backward_item(const Plan& plan, int64_t item, void* memory) {
             for (int64_t d = 0; d < call.head_size; ++d)
                 grad[i * call.head_size + d] = m.grad_query[i * size + d] * float(call.scale);
     }
+}
+
+static void backward_item(const Plan& plan, int64_t item, void* memory) {
+    with_operand(plan.call,
+                 [&](auto operand) { backward_item_of<decltype(operand)>(plan, item, memory); });
 }
 
 }  // namespace SIA_ISA

@@ -14,51 +14,84 @@ constexpr int64_t DECODE_ROWS = 16;    // if more rows share their keys, packing
 constexpr uint8_t BAD = 1, SUSPECT = 2;
 static_assert(CACHE_BLOCK % PANEL == 0, "blocks of whole panels");
 
-// scores[r][0] = queries[r] . key for R rows, in four independent sums in total.
-template <int R>
-SIA_INLINE void dots(const float* queries, const float* key, int64_t size, float* scores) {
-    constexpr int CHAINS_EACH = 4 / R;
-    Vec sums[R][CHAINS_EACH] = {};
-    int64_t d = 0;
-    for (; d + CHAINS_EACH * WIDTH <= size; d += CHAINS_EACH * WIDTH)
+// scores[r][k] = queries[r] . keys[k] for four rows and K keys. Here and below, queries are padded with zeros
+// to whole vectors, and what is left of a row of the cache is loaded as a vector too: so the result does not
+// depend on how the cache is stored.
+template <int K, class Stored>
+SIA_INLINE void four_dots(const float* queries, const Stored* keys, int64_t key_row, int64_t size,
+                          float* scores) {
+    Vec sums[K][4] = {};
+    auto step = [&](int64_t d, auto load_key) __attribute__((always_inline)) {
+        Vec some[K];
+#pragma GCC unroll 2
+        for (int k = 0; k < K; ++k) some[k] = load_key(keys + k * key_row + d);
 #pragma GCC unroll 4
-        for (int n = 0; n < CHAINS_EACH; ++n) {
-            Vec some = load(key + d + n * WIDTH);
-#pragma GCC unroll 4
-            for (int r = 0; r < R; ++r) sums[r][n] += load(queries + r * size + d + n * WIDTH) * some;
+        for (int r = 0; r < 4; ++r) {
+            Vec query = load(queries + r * round_up(size, WIDTH) + d);
+#pragma GCC unroll 2
+            for (int k = 0; k < K; ++k) sums[k][r] += query * some[k];
         }
-    for (int r = 0; r < R; ++r) {
-        for (int n = 1; n < CHAINS_EACH; ++n) sums[r][0] += sums[r][n];
-        float total = sum(sums[r][0]);
-        for (int64_t e = d; e < size; ++e) total += queries[r * size + e] * key[e];
-        scores[r * CACHE_BLOCK] = total;
+    };
+    int64_t d = 0;
+    for (; d + WIDTH <= size; d += WIDTH) step(d, [](const Stored* from) { return load(from); });
+    if (d < size) step(d, [&](const Stored* from) { return load_few(from, size - d); });
+    for (int k = 0; k < K; ++k) {
+        float totals[4];
+        sum_four(sums[k], totals);
+        for (int r = 0; r < 4; ++r) scores[r * CACHE_BLOCK + k] = totals[r];
     }
+}
+
+// scores[0] = query . key, in four independent sums.
+template <class Stored>
+SIA_INLINE void one_dot(const float* query, const Stored* key, int64_t size, float* scores) {
+    Vec sums[4] = {};
+    int64_t d = 0;
+    for (; d + 4 * WIDTH <= size; d += 4 * WIDTH)
+#pragma GCC unroll 4
+        for (int n = 0; n < 4; ++n) sums[n] += load(query + d + n * WIDTH) * load(key + d + n * WIDTH);
+    for (; d + WIDTH <= size; d += WIDTH) sums[0] += load(query + d) * load(key + d);
+    if (d < size) sums[1] += load(query + d) * load_few(key + d, size - d);
+    scores[0] = sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
 // Prefetch later rows: memory is slow, and the hardware does not recognise this order of access.
-constexpr int64_t FLOATS_AHEAD = 512;
+constexpr int64_t BYTES_AHEAD = 2048, CACHE_LINE = 64;
 
-SIA_INLINE void fetch_rows(const float* rows, int64_t row, int64_t count, int64_t size) {
+template <class Stored>
+SIA_INLINE void fetch_later(const Stored* rows, int64_t row, int64_t count, int64_t size) {
+    constexpr int64_t STEP = CACHE_LINE / sizeof(Stored);
+    rows += row * (BYTES_AHEAD / int64_t(sizeof(Stored)) / size + 1);
     for (int64_t n = 0; n < count; ++n)
-        for (int64_t d = 0; d < size; d += 16) __builtin_prefetch(rows + n * row + d, 0, 3);
+        for (int64_t d = 0; d < size; d += STEP) __builtin_prefetch(rows + n * row + d, 0, 3);
 }
 
-static void dot_block(const float* queries, int64_t rows, const float* keys, int64_t key_row,
+template <class Stored>
+static void dot_block(const float* queries, int64_t rows, const Stored* keys, int64_t key_row,
                       int64_t count, int64_t size, float* scores) {
-    for (int64_t k = 0; k < count; ++k) {
-        const float* key = keys + k * key_row;
-        fetch_rows(key + key_row * (FLOATS_AHEAD / size + 1), key_row, 1, size);
-        int64_t r = 0;
-        for (; r + 4 <= rows; r += 4)
-            dots<4>(queries + r * size, key, size, scores + r * CACHE_BLOCK + k);
-        for (; r < rows; ++r) dots<1>(queries + r * size, key, size, scores + r * CACHE_BLOCK + k);
+    for (int64_t k = 0; k < count; k += 2) {
+        int64_t few = least(2, count - k), r = 0;
+        const Stored* own = keys + k * key_row;
+        fetch_later(own, key_row, few, size);
+        for (; r + 4 <= rows; r += 4) {
+            const float* four = queries + r * round_up(size, WIDTH);
+            float* to = scores + r * CACHE_BLOCK + k;
+            if (few == 2)
+                four_dots<2>(four, own, key_row, size, to);
+            else
+                four_dots<1>(four, own, key_row, size, to);
+        }
+        for (; r < rows; ++r)
+            for (int64_t n = 0; n < few; ++n)
+                one_dot(queries + r * round_up(size, WIDTH), own + n * key_row, size,
+                        scores + r * CACHE_BLOCK + k + n);
     }
 }
 
-// out[r] += sum over k of weights[r][k] * values[k], V vectors at a time.
-template <int R, int V>
-SIA_INLINE void weigh_columns(const float* weights, const float* values, int64_t value_row,
-                              int64_t count, float* out, int64_t out_row) {
+// out[r] += sum over k of weights[r][k] * values[k], V vectors at a time, which `load_value` reads.
+template <int R, int V, class Stored, class Load>
+SIA_INLINE void weigh_columns(const float* weights, const Stored* values, int64_t value_row,
+                              int64_t count, float* out, int64_t out_row, Load load_value) {
     Vec sums[R][V];
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r)
@@ -67,7 +100,7 @@ SIA_INLINE void weigh_columns(const float* weights, const float* values, int64_t
     for (int64_t k = 0; k < count; ++k)
 #pragma GCC unroll 8
         for (int v = 0; v < V; ++v) {
-            Vec value = load(values + k * value_row + v * WIDTH);
+            Vec value = load_value(values + k * value_row + v * WIDTH);
 #pragma GCC unroll 4
             for (int r = 0; r < R; ++r) sums[r][v] += weights[r * CACHE_BLOCK + k] * value;
         }
@@ -80,22 +113,22 @@ SIA_INLINE void weigh_columns(const float* weights, const float* values, int64_t
 // A few values at a time, so that memory is read in order although columns are processed in turn.
 constexpr int64_t VALUES_AT_ONCE = 4;
 
-template <int R>
-static void weigh(const float* weights, const float* values, int64_t value_row, int64_t count,
+template <int R, class Stored>
+static void weigh(const float* weights, const Stored* values, int64_t value_row, int64_t count,
                   int64_t size, float* out, int64_t out_row) {
     constexpr int V = 8 / R;
     for (int64_t k = 0; k < count; k += VALUES_AT_ONCE) {
         int64_t few = least(VALUES_AT_ONCE, count - k), c = 0;
-        const float *own = weights + k, *from = values + k * value_row;
-        fetch_rows(from + value_row * (FLOATS_AHEAD / size + 1), value_row, few, size);
+        const float* own = weights + k;
+        const Stored* from = values + k * value_row;
+        fetch_later(from, value_row, few, size);
+        auto whole = [](const Stored* value) { return load(value); };
+        auto rest = [&](const Stored* value) { return load_few(value, size - c); };
         for (; c + V * WIDTH <= size; c += V * WIDTH)
-            weigh_columns<R, V>(own, from + c, value_row, few, out + c, out_row);
+            weigh_columns<R, V>(own, from + c, value_row, few, out + c, out_row, whole);
         for (; c + WIDTH <= size; c += WIDTH)
-            weigh_columns<R, 1>(own, from + c, value_row, few, out + c, out_row);
-        for (; c < size; ++c)
-            for (int r = 0; r < R; ++r)
-                for (int64_t n = 0; n < few; ++n)
-                    out[r * out_row + c] += own[r * CACHE_BLOCK + n] * from[n * value_row + c];
+            weigh_columns<R, 1>(own, from + c, value_row, few, out + c, out_row, whole);
+        if (c < size) weigh_columns<R, 1>(own, from + c, value_row, few, out + c, out_row, rest);
     }
 }
 
@@ -119,7 +152,7 @@ static DecodeMemory decode_memory(const Plan& plan, void* memory) {
     int64_t rows = plan.group * call.query_length;
     Pieces pieces = {static_cast<float*>(memory), 0};
     DecodeMemory m = {};
-    m.query = pieces.take(rows * call.head_size);
+    m.query = pieces.take(rows * round_up(call.head_size, WIDTH));
     m.scores = pieces.take(rows * CACHE_BLOCK);
     m.softmax.highest = pieces.take(rows);
     m.softmax.totals = pieces.take(rows * WIDTH);
@@ -137,17 +170,24 @@ static DecodeMemory decode_memory(const Plan& plan, void* memory) {
 
 static size_t decode_bytes(const Plan& plan) { return decode_memory(plan, nullptr).bytes; }
 
-// Keys or values of a block as floats: in place, converted, or with non-finite values replaced by zero and
-// their rows marked.
+// Keys or values of a block of the cache.
+template <class Stored>
 struct CacheRows {
-    const float* data;
+    const Stored* data;
     int64_t row;
 };
 
-static CacheRows cache_rows(const Call& call, const Tensor& tensor, int64_t batch, int64_t head,
-                            int64_t start, int64_t count, int64_t size, float* buffer, uint8_t* bad) {
-    if (call.storage == FLOAT32 && !bad)
-        return {read_row(call, tensor, batch, head, start, size, buffer), tensor.row};
+template <class Stored>
+SIA_INLINE CacheRows<Stored> rows_in_place(const Tensor& tensor, int64_t batch, int64_t head,
+                                           int64_t start) {
+    int64_t place = batch * tensor.batch + head * tensor.head + start * tensor.row;
+    return {static_cast<const Stored*>(tensor.data) + place, tensor.row};
+}
+
+// Rows converted to floats. With `bad`, non-finite values are replaced by zero and their rows marked.
+static CacheRows<float> copied_rows(const Call& call, const Tensor& tensor, int64_t batch, int64_t head,
+                                    int64_t start, int64_t count, int64_t size, float* buffer,
+                                    uint8_t* bad) {
     for (int64_t k = 0; k < count; ++k) {
         float* to = buffer + k * size;
         const float* row = read_row(call, tensor, batch, head, start + k, size, to);
@@ -158,16 +198,14 @@ static CacheRows cache_rows(const Call& call, const Tensor& tensor, int64_t batc
     return {buffer, size};
 }
 
-// One block of the cache for all rows. With `bad`, non-finite values are replaced and marked there.
-static void decode_block(const Plan& plan, const DecodeMemory& m, int64_t batch, int64_t key_head,
-                         int64_t block, uint8_t* bad) {
+// One block of the cache for all rows; `bad` marks keys that are not finite.
+template <class Stored>
+static void attend_block(const Plan& plan, const DecodeMemory& m, int64_t batch, int64_t key_head,
+                         int64_t block, CacheRows<Stored> keys, CacheRows<Stored> values,
+                         const uint8_t* bad) {
     const Call& call = plan.call;
-    int64_t start = block * CACHE_BLOCK, count = least(CACHE_BLOCK, call.key_length - start);
+    int64_t count = least(CACHE_BLOCK, call.key_length - block * CACHE_BLOCK);
     int64_t rows = plan.group * call.query_length, width = round_up(call.value_size, PANEL);
-    if (bad) memset(bad, 0, CACHE_BLOCK);
-    CacheRows keys = cache_rows(call, call.key, batch, key_head, start, count, call.head_size, m.keys, bad);
-    CacheRows values =
-        cache_rows(call, call.value, batch, key_head, start, count, call.value_size, m.values, bad);
     dot_block(m.query, rows, keys.data, keys.row, count, call.head_size, m.scores);
     for (int64_t r = 0; r < rows; ++r) {
         int64_t head = key_head * plan.group + r / call.query_length, i = r % call.query_length;
@@ -179,8 +217,8 @@ static void decode_block(const Plan& plan, const DecodeMemory& m, int64_t batch,
         if (place.kind == Tile::EMPTY || range.low >= range.high) {
             first = end = 0;
         } else {
-            softmax_rows(scores, CACHE_BLOCK, 1, first, end, m.softmax, r,
-                         [&](int64_t, float*, bool* saw_bad) {
+            softmax_rows<float>(scores, nullptr, CACHE_BLOCK, 1, first, end, m.softmax, r,
+                                [&](int64_t, float*, bool* saw_bad) {
                              RowAffine affine =
                                  row_affine(plan, place, 0, range, m.gain, m.bias, saw_bad);
                              return transform(scores, affine, first, end);
@@ -200,6 +238,28 @@ static void decode_block(const Plan& plan, const DecodeMemory& m, int64_t batch,
                  m.out + r * width, width);
 }
 
+// One block of the cache, read in place if possible. With `bad`, non-finite values are replaced and marked
+// there.
+static void decode_block(const Plan& plan, const DecodeMemory& m, int64_t batch, int64_t key_head,
+                         int64_t block, uint8_t* bad) {
+    const Call& call = plan.call;
+    int64_t start = block * CACHE_BLOCK, count = least(CACHE_BLOCK, call.key_length - start);
+    if (call.storage == FLOAT32 && !bad)
+        return attend_block(plan, m, batch, key_head, block,
+                            rows_in_place<float>(call.key, batch, key_head, start),
+                            rows_in_place<float>(call.value, batch, key_head, start), bad);
+    if (call.storage == BFLOAT16 && !bad)
+        return attend_block(plan, m, batch, key_head, block,
+                            rows_in_place<Bfloat16>(call.key, batch, key_head, start),
+                            rows_in_place<Bfloat16>(call.value, batch, key_head, start), bad);
+    if (bad) memset(bad, 0, CACHE_BLOCK);
+    CacheRows<float> keys = copied_rows(call, call.key, batch, key_head, start, count, call.head_size,
+                                        m.keys, bad);
+    CacheRows<float> values = copied_rows(call, call.value, batch, key_head, start, count,
+                                          call.value_size, m.values, bad);
+    attend_block(plan, m, batch, key_head, block, keys, values, bad);
+}
+
 // Whether any row sees any key of a block.
 static bool block_is_seen(const Plan& plan, int64_t batch, int64_t block) {
     for (int64_t i = 0; i < plan.call.query_length; ++i)
@@ -215,12 +275,13 @@ static bool decode_part(const Plan& plan, const DecodeMemory& m, int64_t batch, 
     int64_t rows = plan.group * call.query_length, width = round_up(call.value_size, PANEL);
     for (int64_t r = 0; r < rows; ++r) {
         int64_t head = key_head * plan.group + r / call.query_length, i = r % call.query_length;
-        float* to = m.query + r * call.head_size;
+        float* to = m.query + r * round_up(call.head_size, WIDTH);
         const float* row = read_row(call, call.query, batch, head, i, call.head_size, to);
         m.softmax.highest[r] = -__builtin_inff();
         m.softmax.is_bad[r] = !all_finite(row, call.head_size);
         for (int64_t d = 0; d < call.head_size; ++d)
             to[d] = finite(row[d]) * float(call.scale);
+        for (int64_t d = call.head_size; d < round_up(call.head_size, WIDTH); ++d) to[d] = 0.0f;
     }
     memset(m.softmax.totals, 0, rows * WIDTH * 4);
     memset(m.out, 0, rows * width * 4);

@@ -15,7 +15,7 @@
 
 extern const Kernels portable_kernels;
 #if defined(__x86_64__)
-extern const Kernels avx2_kernels, avx512_kernels;
+extern const Kernels avx2_kernels, avx512_kernels, avx512bf16_kernels;
 #endif
 
 namespace {
@@ -36,7 +36,8 @@ bool runs(const Kernels& kernels) {
 #if defined(__x86_64__)
     if (&kernels == &avx2_kernels)
         return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    if (&kernels == &avx512_kernels)
+    if (&kernels == &avx512bf16_kernels && !__builtin_cpu_supports("avx512bf16")) return false;
+    if (&kernels == &avx512_kernels || &kernels == &avx512bf16_kernels)
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 #endif
@@ -46,6 +47,7 @@ bool runs(const Kernels& kernels) {
 // The best first.
 const Kernels* const ALL[] = {
 #if defined(__x86_64__)
+    &avx512bf16_kernels,
     &avx512_kernels,
     &avx2_kernels,
 #endif

@@ -11,19 +11,30 @@ constexpr int64_t SCORE_ROW = KEYS + 16;       // not a power of two, or rows wo
 static_assert(2 * (ROWS + PANEL) <= LINE_MARGIN, "rows reach no farther than that beyond what they see");
 static_assert(QUERIES % STRIP == 0 && STRIP % ROWS == 0 && KEYS % PANEL == 0, "blocks of whole tiles");
 
+template <class Operand>
+SIA_INLINE int64_t packed_keys(const Call& call) {
+    return round_up(call.key_length, KEYS) * operands<Operand>(call.head_size);
+}
+
+template <class Operand>
+SIA_INLINE int64_t packed_values(const Call& call) {
+    return operands<Operand>(round_up(call.key_length, KEYS)) * round_up(call.value_size, PANEL);
+}
+
 static size_t packed_key_floats(const Call& call) {
-    return round_up(call.key_length, KEYS) * call.head_size;
+    return with_operand(call, [&](auto operand) { return packed_keys<decltype(operand)>(call); });
 }
 
 static size_t packed_value_floats(const Call& call) {
-    return round_up(call.key_length, KEYS) * round_up(call.value_size, PANEL);
+    return with_operand(call, [&](auto operand) { return packed_values<decltype(operand)>(call); });
 }
 
 static size_t pack_bytes(const Plan& plan) { return row_buffer_floats(plan.call) * sizeof(float); }
 
-// Pack one block of keys and values of one head: keys [panel][D][PANEL], values
+// Pack one block of keys and values of one head, in floats: keys [panel][D][PANEL], values
 // [block][Dv / PANEL][KEYS][PANEL].
-static void pack_block(const Plan& plan, int64_t item, void* memory) {
+template <class Operand>
+static void pack_block_of(const Plan& plan, int64_t item, void* memory) {
     const Call& call = plan.call;
     int64_t blocks = plan.geometry.key_blocks, head = item / blocks, block = item % blocks;
     int64_t place = plan.first_head + head, batch = place / call.key_heads;
@@ -32,31 +43,42 @@ static void pack_block(const Plan& plan, int64_t item, void* memory) {
     uint8_t* is_bad = plan.bad_keys + head * blocks * KEYS + start;
     memset(is_bad, 0, KEYS);
     float* buffer = static_cast<float*>(memory);
-    float* keys = plan.packed_keys + head * packed_key_floats(call) + start * call.head_size;
+    Operand* keys = reinterpret_cast<Operand*>(plan.packed_keys) + head * packed_keys<Operand>(call) +
+                    start * operands<Operand>(call.head_size);
     pack_transposed(call, call.key, batch, key_head, start, count, round_up(count, PANEL),
                     call.head_size, keys, is_bad, buffer);
-    float* values = plan.packed_values + head * packed_value_floats(call) +
-                    start * round_up(call.value_size, PANEL);
-    pack_rows(call, call.value, batch, key_head, start, count, KEYS, call.value_size, 1.0f, values,
-              is_bad, buffer);
+    Operand* values = reinterpret_cast<Operand*>(plan.packed_values) +
+                      head * packed_values<Operand>(call) +
+                      operands<Operand>(start) * round_up(call.value_size, PANEL);
+    pack_right(call, call.value, batch, key_head, start, count, KEYS, call.value_size, values, is_bad,
+               buffer);
     uint8_t any = 0;
     for (int64_t k = 0; k < KEYS; ++k) any |= is_bad[k];
     plan.bad_blocks[head * blocks + block] = any;
 }
 
+static void pack_block(const Plan& plan, int64_t item, void* memory) {
+    with_operand(plan.call,
+                 [&](auto operand) { pack_block_of<decltype(operand)>(plan, item, memory); });
+}
+
+template <class Operand>
 struct ForwardMemory {
-    float *query, *scores, *tops, *out, *gain, *bias, *buffer;
+    Operand* query;
+    float *scores, *rest, *tops, *out, *gain, *bias, *buffer;
     Softmax softmax;
     size_t bytes;
 };
 
-static ForwardMemory forward_memory(const Plan& plan, void* memory) {
+template <class Operand>
+static ForwardMemory<Operand> forward_memory(const Plan& plan, void* memory) {
     const Call& call = plan.call;
     Pieces pieces = {static_cast<float*>(memory), 0};
-    ForwardMemory m = {};
-    m.query = pieces.take(round_up(call.head_size, PANEL) * QUERIES);
+    ForwardMemory<Operand> m = {};
+    m.query = pieces.take<Operand>(round_up(operands<Operand>(call.head_size), PANEL) * QUERIES);
     m.out = pieces.take(round_up(call.value_size, PANEL) * QUERIES);
     m.scores = pieces.take(SCORE_ROW * STRIP);
+    m.rest = EACH<Operand> > 1 ? pieces.take(SCORE_ROW * STRIP) : nullptr;
     m.tops = pieces.take(STRIP * WIDTH);
     m.softmax.highest = pieces.take(QUERIES);
     m.softmax.totals = pieces.take(QUERIES * WIDTH);
@@ -69,16 +91,23 @@ static ForwardMemory forward_memory(const Plan& plan, void* memory) {
     return m;
 }
 
-static size_t forward_bytes(const Plan& plan) { return forward_memory(plan, nullptr).bytes; }
+static size_t forward_bytes(const Plan& plan) {
+    return with_operand(plan.call, [&](auto operand) {
+        return forward_memory<decltype(operand)>(plan, nullptr).bytes;
+    });
+}
 
 // Turn sums, which are scores, into logits with the line's gain and bias, and keep the highest.
+template <class Operand>
 struct Logits {
     float *to, *tops;
     const float *gain, *bias;
+    float scale;
     SIA_METHOD void operator()(int i, const Vec (&sums)[VECTORS]) const {
         Vec top = load(tops + i * WIDTH);
         for (int v = 0; v < VECTORS; ++v) {
-            Vec logits = sums[v] * load(gain - i + v * WIDTH) + load(bias - i + v * WIDTH);
+            Vec logits = score<Operand>(sums[v], scale) * load(gain - i + v * WIDTH) +
+                         load(bias - i + v * WIDTH);
             store(to + i * SCORE_ROW + v * WIDTH, logits);
             top = max(top, logits);
         }
@@ -92,9 +121,15 @@ struct Strip {
     Range seen;                  // keys that some row sees
     Range ranges[STRIP / ROWS];  // the same per group of ROWS rows
     bool plain[STRIP / ROWS];    // whether all rows of a group see the same whole panels
+    // Whether rounded weights keep what rounding lost: many average out, but on an edge a row may see only
+    // a few keys. Must not depend on which keys are finite.
+    bool keeps_rest[STRIP / ROWS];
 };
 
+template <class Operand>
 static Strip make_strip(const Call& call, const TilePlace& place, int64_t first, int64_t queries) {
+    TilePlace finite_place = place;
+    finite_place.kind = place.finite_kind;
     Strip strip = {};
     strip.first = first;
     strip.rows = least(STRIP, round_up(queries - first, ROWS));
@@ -104,17 +139,22 @@ static Strip make_strip(const Call& call, const TilePlace& place, int64_t first,
         if (range.low >= range.high) continue;
         strip.ranges[i / ROWS] = range;
         strip.plain[i / ROWS] = all_see_all(call, place, first + i, ROWS, range);
+        strip.keeps_rest[i / ROWS] =
+            EACH<Operand> > 1 && !all_see_all(call, finite_place, first + i, ROWS,
+                                              seen_range(call, finite_place, first + i, ROWS));
         strip.seen.low = least(strip.seen.low, range.low);
         strip.seen.high = greatest(strip.seen.high, range.high);
     }
     return strip;
 }
 
+template <class Operand>
 static void strip_scores(const Plan& plan, const TilePlace& place, const Strip& strip,
-                         const ForwardMemory& m, const float* keys) {
+                         const ForwardMemory<Operand>& m, const Operand* keys) {
     const float* gain = plan.lines.gain + place.head * plan.lines.gain_head - place.offset;
     const float* bias = plan.lines.bias + place.head * plan.lines.bias_head - place.offset;
-    int64_t depth = plan.call.head_size;
+    int64_t depth = operands<Operand>(plan.call.head_size);
+    float scale = float(plan.call.scale);
     for (int64_t i = 0; i < strip.rows; ++i) store(m.tops + i * WIDTH, splat(-__builtin_inff()));
     for (int64_t c = strip.seen.low / PANEL * PANEL; c < strip.seen.high; c += PANEL)
         for (int64_t i = 0; i < strip.rows; i += ROWS) {
@@ -124,15 +164,16 @@ static void strip_scores(const Plan& plan, const TilePlace& place, const Strip& 
             float *scores = m.scores + i * SCORE_ROW + c, *tops = m.tops + i * WIDTH;
             if (strip.plain[i / ROWS])
                 product<PANEL, 1>(m.query + row * PANEL, QUERIES * PANEL, keys + c * depth, depth,
-                                  Logits{scores, tops, gain + c - row, bias + c - row});
+                                  Logits<Operand>{scores, tops, gain + c - row, bias + c - row, scale});
             else
                 product<PANEL, 1>(m.query + row * PANEL, QUERIES * PANEL, keys + c * depth, depth,
-                                  Replace{scores, SCORE_ROW});
+                                  Scores<Operand>{scores, SCORE_ROW, scale});
         }
 }
 
+template <class Operand>
 static void strip_softmax(const Plan& plan, const TilePlace& place, const Strip& strip,
-                          const ForwardMemory& m, int64_t queries) {
+                          const ForwardMemory<Operand>& m, int64_t queries) {
     for (int64_t i = 0; i < strip.rows; i += ROWS) {
         Range range = strip.ranges[i / ROWS];
         if (range.low >= range.high) continue;
@@ -143,29 +184,38 @@ static void strip_softmax(const Plan& plan, const TilePlace& place, const Strip&
             RowAffine affine = row_affine(plan, place, row + r, range, m.gain, m.bias, saw_bad);
             return transform(scores, affine, first, end);
         };
-        softmax_rows(m.scores + i * SCORE_ROW, SCORE_ROW, least(ROWS, queries - row), first, end,
-                     m.softmax, row, logits);
+        float* rest = strip.keeps_rest[i / ROWS] ? m.rest + i * SCORE_ROW : nullptr;
+        softmax_rows<Operand>(m.scores + i * SCORE_ROW, rest, SCORE_ROW, least(ROWS, queries - row), first,
+                              end, m.softmax, row, logits);
     }
 }
 
-static void strip_values(const Plan& plan, const Strip& strip, const ForwardMemory& m,
-                         const float* values) {
+template <class Operand>
+static void strip_values(const Plan& plan, const Strip& strip, const ForwardMemory<Operand>& m,
+                         const Operand* values) {
+    const Operand* weights = reinterpret_cast<const Operand*>(m.scores);
     int64_t width = round_up(plan.call.value_size, PANEL);
     for (int64_t c = 0; c < width; c += PANEL)
         for (int64_t i = 0; i < strip.rows; i += ROWS) {
-            Range range = strip.ranges[i / ROWS];
+            Range range = operand_range<Operand>(strip.ranges[i / ROWS]);
             if (range.low >= range.high) continue;
             int64_t row = strip.first + i;
-            product<SCORE_ROW, 1>(m.scores + i * SCORE_ROW + range.low, PANEL,
-                                  values + c * KEYS + range.low * PANEL, range.high - range.low,
+            product<SCORE_ROW, 1>(weights + i * SCORE_ROW + range.low, PANEL,
+                                  values + c * operands<Operand>(KEYS) + range.low * PANEL,
+                                  range.high - range.low,
                                   ScaleAndAdd{m.out + row * width + c, width, m.softmax.shrink + row});
+            if (strip.keeps_rest[i / ROWS])
+                product<SCORE_ROW, 1>(reinterpret_cast<const Operand*>(m.rest) + i * SCORE_ROW + range.low,
+                                      PANEL, values + c * operands<Operand>(KEYS) + range.low * PANEL,
+                                      range.high - range.low, Add{m.out + row * width + c, width});
         }
 }
 
-static void forward_tile(const Plan& plan, const TilePlace& place, const ForwardMemory& m,
-                         const float* keys, const float* values, int64_t queries) {
+template <class Operand>
+static void forward_tile(const Plan& plan, const TilePlace& place, const ForwardMemory<Operand>& m,
+                         const Operand* keys, const Operand* values, int64_t queries) {
     for (int64_t first = 0; first < queries; first += STRIP) {
-        Strip strip = make_strip(plan.call, place, first, queries);
+        Strip strip = make_strip<Operand>(plan.call, place, first, queries);
         if (strip.seen.low >= strip.seen.high) continue;
         strip_scores(plan, place, strip, m, keys);
         strip_softmax(plan, place, strip, m, queries);
@@ -173,10 +223,11 @@ static void forward_tile(const Plan& plan, const TilePlace& place, const Forward
     }
 }
 
-static void forward_item(const Plan& plan, int64_t item, void* memory) {
+template <class Operand>
+static void forward_item_of(const Plan& plan, int64_t item, void* memory) {
     const Call& call = plan.call;
     const Geometry& geometry = plan.geometry;
-    ForwardMemory m = forward_memory(plan, memory);
+    ForwardMemory<Operand> m = forward_memory<Operand>(plan, memory);
     // One head after the other, so that it stays in the cache; longest rows first, so that all threads
     // finish together.
     int64_t block = geometry.query_blocks - 1 - item % geometry.query_blocks;
@@ -187,22 +238,23 @@ static void forward_item(const Plan& plan, int64_t item, void* memory) {
     int64_t width = round_up(call.value_size, PANEL);
 
     memset(m.softmax.is_bad, 0, QUERIES);
-    pack_rows(call, call.query, batch, query_head, start, queries, QUERIES, call.head_size,
-              float(call.scale), m.query, m.softmax.is_bad, m.buffer);
+    pack_queries(call, batch, query_head, start, queries, QUERIES, m.query, m.softmax.is_bad, m.buffer);
     int64_t rows = round_up(queries, ROWS);
     memset(m.out, 0, rows * width * 4);
     memset(m.softmax.totals, 0, rows * WIDTH * 4);
     memset(m.softmax.shrink, 0, rows * 4);
     for (int64_t i = 0; i < rows; ++i) m.softmax.highest[i] = -__builtin_inff();
-    const float* keys = plan.packed_keys + key_head * packed_key_floats(call);
-    const float* values = plan.packed_values + key_head * packed_value_floats(call);
+    const Operand* keys =
+        reinterpret_cast<const Operand*>(plan.packed_keys) + key_head * packed_keys<Operand>(call);
+    const Operand* values =
+        reinterpret_cast<const Operand*>(plan.packed_values) + key_head * packed_values<Operand>(call);
     for (int64_t n = 0; n < geometry.key_blocks; ++n) {
         int64_t flags = key_head * geometry.key_blocks + n;
         const uint8_t* bad = plan.bad_blocks[flags] ? plan.bad_keys + flags * KEYS : nullptr;
         TilePlace tile = tile_place(plan, batch, query_head, block, n, bad);
         if (tile.kind == Tile::EMPTY) continue;
-        forward_tile(plan, tile, m, keys + n * KEYS * call.head_size, values + n * KEYS * width,
-                     queries);
+        forward_tile(plan, tile, m, keys + n * KEYS * operands<Operand>(call.head_size),
+                     values + n * operands<Operand>(KEYS) * width, queries);
     }
     int64_t first = (batch * call.query_heads + query_head) * call.query_length + start;
     for (int64_t i = 0; i < queries; ++i) {
@@ -211,6 +263,11 @@ static void forward_item(const Plan& plan, int64_t item, void* memory) {
                                          m.softmax.is_bad[i], out, call.value_size);
         memcpy(call.out + (first + i) * call.value_size, out, call.value_size * 4);
     }
+}
+
+static void forward_item(const Plan& plan, int64_t item, void* memory) {
+    with_operand(plan.call,
+                 [&](auto operand) { forward_item_of<decltype(operand)>(plan, item, memory); });
 }
 
 }  // namespace SIA_ISA

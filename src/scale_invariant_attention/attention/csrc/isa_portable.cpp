@@ -1,8 +1,11 @@
 // The baseline of the architecture: vectors of 4 floats, which NEON and SSE2 both have. NEON has 32
-// registers, SSE2 has 16. Built with SIA_PORTABLE_AS_AVX512, it has the tiles of AVX-512 instead: a way to
-// test them on a machine without it.
+// registers, SSE2 has 16. Built with SIA_PORTABLE_AS_AVX512, it has the tiles of AVX-512 instead, and with
+// SIA_PORTABLE_AS_AVX512BF16 also its pairs of bfloat16: a way to test them on a machine without it.
 #define SIA_ISA portable
-#if defined(SIA_PORTABLE_AS_AVX512)
+#if defined(SIA_PORTABLE_AS_AVX512BF16)
+#define SIA_PAIRS
+#endif
+#if defined(SIA_PORTABLE_AS_AVX512) || defined(SIA_PORTABLE_AS_AVX512BF16)
 #define SIA_WIDTH 16
 #define SIA_VECTORS 2
 #define SIA_ROWS 12

@@ -10,14 +10,6 @@ SIA_INLINE int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / u
 SIA_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 SIA_INLINE int64_t greatest(int64_t a, int64_t b) { return a > b ? a : b; }
 
-SIA_INLINE float from_bits(uint32_t bits) {
-    float x;
-    memcpy(&x, &bits, 4);
-    return x;
-}
-
-SIA_INLINE float of_bfloat16(uint16_t half) { return from_bits(uint32_t(half) << 16); }
-
 SIA_INLINE float of_float16(uint16_t half) {
     // Shift exponent and fraction into position, and correct the exponent with a product, which also
     // normalises denormals. Infinities and NaN get their special exponent.
@@ -36,7 +28,7 @@ static const float* read_row(const Call& call, const Tensor& tensor, int64_t bat
     if (call.storage == FLOAT32) return static_cast<const float*>(tensor.data) + place;
     const uint16_t* from = static_cast<const uint16_t*>(tensor.data) + place;
     if (call.storage == BFLOAT16)
-        for (int64_t i = 0; i < size; ++i) buffer[i] = of_bfloat16(from[i]);
+        for (int64_t i = 0; i < size; ++i) buffer[i] = widened(Bfloat16{from[i]});
     else
         for (int64_t i = 0; i < size; ++i) buffer[i] = of_float16(from[i]);
     return buffer;
@@ -119,10 +111,13 @@ struct Pieces {
     float* memory;
     int64_t used;
 
-    SIA_METHOD float* take(int64_t floats) {
+    // Operands take as much memory as floats.
+    template <class Operand = float>
+    SIA_METHOD Operand* take(int64_t count) {
+        static_assert(sizeof(Operand) == sizeof(float), "one size");
         float* piece = memory ? memory + used : nullptr;
-        used += round_up(floats, 16);
-        return piece;
+        used += round_up(count, 16);
+        return reinterpret_cast<Operand*>(piece);
     }
 };
 

@@ -1,7 +1,8 @@
 // The matrix product of all kernels: a tile of ROWS x PANEL sums held in registers.
 //
-// The left side is read one number at a time, with any strides; the right side is packed into panels of
-// PANEL columns, [depth][PANEL].
+// The left side is read one operand at a time, with any strides; the right side is packed into panels of
+// PANEL columns, [depth][PANEL]. An operand is a float or a Pair: a step of a product of pairs covers two
+// numbers of the depth, and strides and depths count pairs.
 #pragma once
 
 #include "vector.h"
@@ -11,6 +12,35 @@ namespace SIA_ISA {
 constexpr int VECTORS = SIA_VECTORS;        // vectors in a row of the tile
 constexpr int PANEL = VECTORS * WIDTH;      // columns of the tile
 constexpr int ROWS = SIA_ROWS;              // rows of the tile
+
+// Numbers along the depth in one operand, and the operands that hold `count` numbers.
+template <class Operand>
+constexpr int64_t EACH = 1;
+template <>
+constexpr int64_t EACH<Pair> = 2;
+
+template <class Operand>
+SIA_INLINE int64_t operands(int64_t count) {
+    return (count + EACH<Operand> - 1) / EACH<Operand>;
+}
+
+// An operand in all elements of a vector, and a vector of operands. Copied as bytes: the same memory holds
+// one or the other.
+SIA_INLINE Vec splat_operand(const float* from) { return splat(*from); }
+
+SIA_INLINE IntVec splat_operand(const Pair* from) {
+    int32_t bits;
+    memcpy(&bits, from, sizeof bits);
+    return bits - IntVec{};
+}
+
+SIA_INLINE Vec load_operands(const float* from) { return load(from); }
+
+SIA_INLINE IntVec load_operands(const Pair* from) {
+    IntVec v;
+    memcpy(&v, from, sizeof v);
+    return v;
+}
 
 // What to do with the sums of a row.
 struct Replace {
@@ -46,8 +76,8 @@ struct ScaleAndAdd {
 
 // Pass on, row by row, the sums over k < depth of left(i, k) * right[k][j], where
 // left(i, k) = left[i * ROW + (k % PANEL) * STEP + (k / PANEL) * jump].
-template <int ROW, int STEP, class Finish>
-SIA_INLINE void product(const float* left, ptrdiff_t jump, const float* right, int64_t depth,
+template <int ROW, int STEP, class Operand, class Finish>
+SIA_INLINE void product(const Operand* left, ptrdiff_t jump, const Operand* right, int64_t depth,
                         Finish finish) {
     Vec sums[ROWS][VECTORS];
 #pragma GCC unroll 16
@@ -55,15 +85,15 @@ SIA_INLINE void product(const float* left, ptrdiff_t jump, const float* right, i
 #pragma GCC unroll 4
         for (int v = 0; v < VECTORS; ++v) sums[i][v] = Vec{};
 
-    auto step = [&](const float* a, const float* b) __attribute__((always_inline)) {
-        Vec columns[VECTORS];
+    auto step = [&](const Operand* a, const Operand* b) __attribute__((always_inline)) {
+        decltype(load_operands(b)) columns[VECTORS];
 #pragma GCC unroll 4
-        for (int v = 0; v < VECTORS; ++v) columns[v] = load(b + v * WIDTH);
+        for (int v = 0; v < VECTORS; ++v) columns[v] = load_operands(b + v * WIDTH);
 #pragma GCC unroll 16
         for (int i = 0; i < ROWS; ++i) {
-            Vec number = splat(a[i * ROW]);
+            auto operand = splat_operand(a + i * ROW);
 #pragma GCC unroll 4
-            for (int v = 0; v < VECTORS; ++v) sums[i][v] += number * columns[v];
+            for (int v = 0; v < VECTORS; ++v) sums[i][v] = add_products(sums[i][v], operand, columns[v]);
         }
     };
     for (; depth >= PANEL; depth -= PANEL) {

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "pack.h"
+#include "pairs.h"
 
 namespace SIA_ISA {
 
@@ -16,6 +16,7 @@ struct RowAffine {
 // A block of queries by a block of keys, for one head.
 struct TilePlace {
     Tile kind;
+    Tile finite_kind;    // what it would be if all keys were finite
     int64_t row;         // of the geometry
     int64_t head;        // of the queries
     int64_t query, key;  // the first ones
@@ -43,8 +44,10 @@ static TilePlace tile_place(const Plan& plan, int64_t batch, int64_t head, int64
     if (place.kind == Tile::RANGES) {
         int64_t farthest = greatest(queries.high - keys.low, keys.high - queries.low);
         bool beyond = plan.far && farthest >= plan.lines.length;
-        if (bad || plan.lines.hides || beyond) place.kind = Tile::GENERAL;
+        if (plan.lines.hides || beyond) place.kind = Tile::GENERAL;
     }
+    place.finite_kind = place.kind;
+    if (bad && place.kind == Tile::RANGES) place.kind = Tile::GENERAL;
     return place;
 }
 
@@ -131,12 +134,25 @@ SIA_INLINE float transform(float* scores, RowAffine affine, int64_t first, int64
                          : transform_as<false>(scores, affine, first, end);
 }
 
+// Where weights go: in place of their logits. Pairs of rounded weights need half of that memory, and never
+// overwrite a logit that has not been read. With `rest`, what rounding lost goes there, in the same layout.
+SIA_INLINE void store_weights(float* row, float*, int64_t c, Vec weights, float) {
+    store(row + c, weights);
+}
+
+SIA_INLINE void store_weights(float* row, float* rest, int64_t c, Vec weights, Pair) {
+    Halves near = rounded(weights);
+    store_halves(reinterpret_cast<Pair*>(row), c, near);
+    if (rest) store_halves(reinterpret_cast<Pair*>(rest), c, rounded(weights - widened(near)));
+}
+
 // Turn a row of logits into weights, exp(logits - base), for columns [first, end); returns their sums.
-SIA_INLINE Vec exponentials(float* scores, float base, int64_t first, int64_t end) {
+template <class Operand>
+SIA_INLINE Vec exponentials(float* scores, float* rest, float base, int64_t first, int64_t end) {
     Vec total = {};
     for (int64_t c = first; c < end; c += WIDTH) {
         Vec weights = exp(load(scores + c) - base);
-        store(scores + c, weights);
+        store_weights(scores, rest, c, weights, Operand{});
         total += weights;
     }
     return total;
@@ -152,8 +168,8 @@ struct Softmax {
 
 // Turn `count` <= ROWS rows of scores into weights; the first of them is row `at` of the softmax.
 // `logits(i, row, saw_bad)` turns the scores of the i-th into logits and returns the highest.
-template <class Logits>
-SIA_INLINE void softmax_rows(float* scores, int64_t score_row, int64_t count, int64_t first, int64_t end,
+template <class Operand, class Logits>
+SIA_INLINE void softmax_rows(float* scores, float* rest, int64_t score_row, int64_t count, int64_t first, int64_t end,
                              const Softmax& softmax, int64_t at, Logits logits) {
     constexpr int PLACES = (ROWS + WIDTH - 1) / WIDTH * WIDTH;
     float before[PLACES], base[PLACES], shrink[PLACES];
@@ -171,7 +187,8 @@ SIA_INLINE void softmax_rows(float* scores, int64_t score_row, int64_t count, in
     for (int i = 0; i < PLACES; i += WIDTH) store(shrink + i, exp(load(before + i) - load(base + i)));
     for (int64_t i = 0; i < count; ++i) {
         float* totals = softmax.totals + (at + i) * WIDTH;
-        Vec total = exponentials(scores + i * score_row, base[i], first, end);
+        Vec total = exponentials<Operand>(scores + i * score_row, rest ? rest + i * score_row : nullptr,
+                                          base[i], first, end);
         store(totals, load(totals) * shrink[i] + total);
         softmax.shrink[at + i] = shrink[i];
     }

@@ -24,6 +24,7 @@ constexpr int WIDTH = SIA_WIDTH;
 
 typedef float Vec __attribute__((vector_size(WIDTH * 4)));
 typedef int32_t IntVec __attribute__((vector_size(WIDTH * 4)));
+typedef uint16_t Halves __attribute__((vector_size(WIDTH * 2)));
 
 SIA_INLINE Vec load(const float* from) {
     Vec v;
@@ -33,7 +34,36 @@ SIA_INLINE Vec load(const float* from) {
 
 SIA_INLINE void store(float* to, Vec v) { memcpy(to, &v, sizeof v); }
 
+// bfloat16 is the upper half of a float32.
+struct Bfloat16 {
+    uint16_t bits;
+};
+
+SIA_INLINE float from_bits(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+SIA_INLINE float widened(Bfloat16 x) { return from_bits(uint32_t(x.bits) << 16); }
+
+SIA_INLINE Vec widened(Halves halves) { return (Vec)(__builtin_convertvector(halves, IntVec) << 16); }
+
+SIA_INLINE Vec load(const Bfloat16* from) {
+    Halves halves;
+    memcpy(&halves, from, sizeof halves);
+    return widened(halves);
+}
+
 SIA_INLINE Vec splat(float x) { return x - Vec{}; }
+
+// Fewer elements than a vector has, followed by zeros.
+template <class Stored>
+SIA_INLINE Vec load_few(const Stored* from, int64_t count) {
+    Stored padded[WIDTH] = {};
+    memcpy(padded, from, count * sizeof(Stored));
+    return load(padded);
+}
 
 // The greater of two; NaN in `b` is kept, NaN in `a` gives `b`.
 SIA_INLINE Vec max(Vec a, Vec b) {
@@ -64,6 +94,52 @@ SIA_INLINE float sum(Vec v) {
     return folded(v, [](float a, float b) { return a + b; });
 }
 
+// Two numbers in bfloat16, neighbours along the depth of a product.
+struct Pair {
+    Bfloat16 first, second;
+};
+
+// sums + first * first + second * second, by element of two vectors of pairs.
+SIA_INLINE Vec add_products(Vec sums, IntVec a, IntVec b) {
+#if defined(__AVX512BF16__)
+    return _mm512_dpbf16_ps(sums, (__m512bh)a, (__m512bh)b);
+#else
+    const int32_t upper = int32_t(0xffff0000);
+    sums += (Vec)(a & upper) * (Vec)(b & upper);
+    return sums + (Vec)(a << 16) * (Vec)(b << 16);
+#endif
+}
+
+SIA_INLINE Vec add_products(Vec sums, Vec a, Vec b) { return sums + a * b; }
+
+// The nearest numbers in bfloat16; of two equally near ones the even one.
+SIA_INLINE Halves rounded(Vec v) {
+    Halves halves;
+#if defined(__AVX512BF16__)
+    __m256bh nearest = _mm512_cvtneps_pbh(v);
+    memcpy(&halves, &nearest, sizeof halves);
+#else
+    typedef uint32_t Bits __attribute__((vector_size(WIDTH * 4)));
+    Bits bits = (Bits)v, nearest = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    // Rounding might carry the bits of a NaN into its sign.
+    nearest = v == v ? nearest : nearest - nearest + 0x7fc0;
+    halves = __builtin_convertvector(nearest, Halves);
+#endif
+    return halves;
+}
+
+// Pairs of the elements of two vectors, rounded.
+SIA_INLINE IntVec paired(Halves first, Halves second) {
+    return __builtin_convertvector(first, IntVec) | (__builtin_convertvector(second, IntVec) << 16);
+}
+
+SIA_INLINE void store_pairs(Pair* to, IntVec pairs) { memcpy(to, &pairs, sizeof pairs); }
+
+// In a row of pairs, the numbers from `column` on.
+SIA_INLINE void store_halves(Pair* row, int64_t column, Halves halves) {
+    memcpy(reinterpret_cast<uint16_t*>(row) + column, &halves, sizeof halves);
+}
+
 // One step of a transposition: swap the squares of `SIZE` across the diagonal, for rows SIZE apart.
 template <int SIZE, int... N>
 SIA_INLINE void swap_squares(Vec* a, Vec* b, std::integer_sequence<int, N...>) {
@@ -89,6 +165,24 @@ SIA_INLINE void transpose(Vec (&rows)[WIDTH]) {
                                    std::make_integer_sequence<int, WIDTH>());
         transpose<2 * SIZE>(rows);
     }
+}
+
+// The sums of four vectors. Each step halves what is left of a vector and doubles the vectors in it.
+SIA_INLINE void sum_four(Vec (&rows)[4], float* sums) {
+    constexpr auto indices = std::make_integer_sequence<int, WIDTH>();
+    swap_squares<1>(&rows[0], &rows[1], indices);
+    swap_squares<1>(&rows[2], &rows[3], indices);
+    Vec first = rows[0] + rows[1], second = rows[2] + rows[3];
+    swap_squares<2>(&first, &second, indices);
+    Vec mixed = first + second;
+    typedef float Four __attribute__((vector_size(16)));
+    Four parts[WIDTH / 4];
+    memcpy(parts, &mixed, sizeof mixed);
+#pragma GCC unroll 2
+    for (int half = WIDTH / 8; half > 0; half /= 2)
+#pragma GCC unroll 2
+        for (int i = 0; i < half; ++i) parts[i] += parts[i + half];
+    memcpy(sums, parts, sizeof(Four));
 }
 
 // exp(x) for x <= 88, to about 1 + |x| / 2 ulp: the error that rounding x alone would cause.
