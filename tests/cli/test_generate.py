@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from scale_invariant_attention.cli import app, generate
 from scale_invariant_attention.cli.printable import printable
 from scale_invariant_attention.data import TextFiles, get_encoding, make_shards
+from scale_invariant_attention.files.manifest import signed_text
 from scale_invariant_attention.model import GPT, GPTConfig
 from scale_invariant_attention.training import train
 
