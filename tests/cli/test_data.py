@@ -148,7 +148,7 @@ def test_show_text(texts):
 
 def test_show_names_the_corpus_of_a_path(texts, shards):
     done = run("show", texts / "09.txt")
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert f"give 'text:{texts / '09.txt'}'" in done.stderr
     assert run("show", f"shards:{shards}").stdout == run("show", shards).stdout
 
@@ -198,7 +198,7 @@ def test_fetch_a_missing_file(tmp_path):
 
 def test_fetch_an_unknown_dataset(tmp_path):
     done = run("fetch", "fineweb", "--shards", 1, "-o", tmp_path)
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "one of fineweb10B, fineweb100B, got 'fineweb'" in done.stderr
 
 

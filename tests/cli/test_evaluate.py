@@ -101,7 +101,7 @@ def test_another_text(trained, tmp_path):
     record = json.loads((tmp_path / "out" / "evaluation.json").read_text())
     assert record["data"]["name"] == f"text:{text}"
     done = run(*command, "--lengths", "512")
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "--lengths must be below 3" in done.stderr
     assert "--no-positions" in done.stderr
     assert run(*command, "--lengths", "512", "--no-positions").exit_code == 0
@@ -120,7 +120,7 @@ def test_a_saved_model_with_another_vocabulary_needs_data(tmp_path):
     ("words", "message"),
     [
         (("--lengths", "64,x"), "--lengths must be whole numbers with commas"),
-        (("--lengths", "0"), "--lengths cannot be combined with --tokens 65536: lengths must be"),
+        (("--lengths", "0"), "--lengths must be at least 1 each, got '0'"),
         (("--lengths", "64,100", "--tokens", "512"), "need a multiple of 1600 targets"),
         (("--data", "books"), "data must be 'standard-library'"),
         (("--device", "gpu"), "device must be a name"),
@@ -128,10 +128,9 @@ def test_a_saved_model_with_another_vocabulary_needs_data(tmp_path):
 )
 def test_user_errors_are_one_sentence(trained, words, message):
     done = run(trained, *words)
-    assert done.exit_code == 1
-    assert done.stderr.startswith("Error: ")
-    assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert done.exit_code == 2
+    assert done.stderr.splitlines()[-1].startswith("Error: ")
+    assert message in done.stderr.splitlines()[-1]
 
 
 def test_a_folder_without_a_model(tmp_path):
@@ -148,3 +147,20 @@ def test_a_diverged_model_is_an_error(tmp_path):
     assert done.exit_code == 1
     assert "the loss is not finite" in done.stderr
     assert not (tmp_path / "model" / "evaluation" / "evaluation.json").exists()
+
+
+def test_an_earlier_result_is_kept_unless_it_is_the_same(trained, tmp_path):
+    words = ("--tokens", 256, "-o", tmp_path)
+    assert "Earlier results" not in run(trained, *words, "--lengths", "32,64").stdout
+    first = (tmp_path / "evaluation.json").read_text()
+    picture = (tmp_path / "loss-by-position.png").read_bytes()
+    assert "Earlier results" not in run(trained, *words, "--lengths", "32,64").stdout
+    assert not (tmp_path / "evaluation-1.json").exists()
+    first = (tmp_path / "evaluation.json").read_text()
+    done = run(trained, *words, "--lengths", "32")
+    assert f"Earlier results are kept in {tmp_path / 'evaluation-1.json'}\n" in done.stdout
+    assert (tmp_path / "evaluation-1.json").read_text() == first
+    assert (tmp_path / "loss-by-position-1.png").read_bytes() == picture
+    assert len(json.loads((tmp_path / "evaluation.json").read_text())["by_length"]) == 1
+    run(trained, *words, "--lengths", "64")
+    assert (tmp_path / "evaluation-2.json").exists()

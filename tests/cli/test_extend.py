@@ -80,7 +80,7 @@ def test_mistakes_are_found_before_slow_imports(folder, changes, message, monkey
     monkeypatch.setitem(sys.modules, "transformers", None)
     words = (folder / "model", "--text", folder / "sample.txt", "-o", folder / "not")
     result = run(*words, *OPTIONS, *changes)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert message in result.output and "Traceback" not in result.output
 
 

@@ -52,7 +52,7 @@ def test_without_records_the_theory_is_drawn_and_the_commands_are_named(tmp_path
 )
 def test_errors_that_users_can_fix(words, message, tmp_path):
     done = run("-o", tmp_path, *words)
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert message in done.stderr
 
 

@@ -102,6 +102,6 @@ def test_a_saved_model_gets_the_format_of_the_paper(tmp_path):
 )
 def test_user_errors_come_before_anything_runs(fine_tuned, tmp_path, words, message):
     done = run(fine_tuned, *words, "-o", tmp_path / "out")
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert message in done.stderr
     assert not (tmp_path / "out").exists()

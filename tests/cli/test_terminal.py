@@ -1,6 +1,15 @@
-import pytest
+from itertools import count
 
-from scale_invariant_attention.cli.terminal import Page, chart
+import pytest
+from rich.progress import BarColumn, TimeRemainingColumn
+
+from scale_invariant_attention.cli.terminal import (
+    Page,
+    chart,
+    progress_bar,
+    progress_bars,
+    seconds_between_lines,
+)
 
 REASON = "it needs a compiler, a driver and a little patience; " * 4 + "so it waits"
 
@@ -87,3 +96,31 @@ def test_labels_stand_under_their_columns_and_none_is_cut():
     labels = drawn[-1]
     assert labels[8] == "1" and labels[8 + 12 : 8 + 14] == "64" and labels.endswith("4,096")
     assert len(labels) <= 8 + 25
+
+
+def test_progress_in_a_pipe_is_a_line_now_and_then(capsys):
+    times = count()
+    columns = ("documents", BarColumn(), TimeRemainingColumn())
+    with progress_bars(*columns, get_time=lambda: float(next(times))) as bar:
+        task = bar.add_task("", total=100)
+        for done in range(1, 101):
+            bar.update(task, completed=done)
+    lines = capsys.readouterr().err.splitlines()
+    assert 3 <= len(lines) < 60
+    assert all("% documents" in line for line in lines)
+    assert lines[-1].endswith(" left")
+
+
+def test_quick_work_prints_no_progress(capsys):
+    with progress_bar("documents", 2) as show:
+        show(1)
+        show(2)
+    assert capsys.readouterr().err == ""
+
+
+def test_logs_of_days_stay_readable():
+    elapsed, lines = 0.0, 0
+    while elapsed < 86_400:
+        elapsed += seconds_between_lines(elapsed)
+        lines += 1
+    assert lines < 1500

@@ -1,6 +1,7 @@
 """`sia train`: recipes, every field, and how a run ends."""
 
 import json
+import shlex
 import signal
 import sys
 from dataclasses import fields
@@ -11,8 +12,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tiny_training import options, same_weights, tiny_config, weights
 from typer.testing import CliRunner
 
-from scale_invariant_attention.cli import app
+from scale_invariant_attention.cli import app, terminal
 from scale_invariant_attention.cli import train as module
+from scale_invariant_attention.cli.terminal import program
 from scale_invariant_attention.training import TrainingConfig, read_config, recipe, train
 from scale_invariant_attention.training.recipes import RECIPES
 
@@ -52,6 +54,8 @@ def test_the_help_names_every_field():
         (("--steps", "many"), "--steps must be a whole number, got 'many'"),
         (("--steps", "0"), "steps must satisfy steps >= 1, got 0"),
         (("somewhere",), "no option 'somewhere'"),
+        (("--device", "gpu"), "device must be a name such as 'cpu'"),
+        (("--data", "books"), "data must be 'standard-library', 'text:PATH' or 'shards:PATH'"),
     ],
 )
 def test_wrong_arguments_are_refused(words, message):
@@ -68,6 +72,11 @@ def test_training_and_again(tmp_path):
         "scale-invariant-p-rope: 1 layer of width 32, 8 steps of 4 x 32 tokens, in "
         f"{tmp_path / 'run'}",
         f"Trained. The model is in {tmp_path / 'run' / 'model'}",
+        "",
+        "Next:",
+        f'  {program()} generate {tmp_path / "run"} --prompt "def "',
+        f"  {program()} evaluate {tmp_path / 'run'} --lengths 32,64",
+        f"  {program()} report {tmp_path / 'run'}",
     ]
     first, second = done.stderr.splitlines()
     assert first.startswith("step 4: loss ")
@@ -78,7 +87,38 @@ def test_training_and_again(tmp_path):
     assert same_weights(weights(tmp_path / "run"), weights(tmp_path / "same"))
     again = run("-o", tmp_path / "run", *options())
     assert again.exit_code == 0
-    assert again.stderr == "Resuming from step 8 of 8.\n"
+    assert again.stderr == ""
+    assert again.stdout.splitlines()[1].startswith("Already trained. The model is in ")
+
+
+def test_the_next_commands_can_be_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = "runs/a name with spaces"
+    done = run("-o", folder, *options(steps=1))
+    commands = [line.strip() for line in done.stdout.partition("Next:\n")[2].splitlines()]
+    assert len(commands) == 3
+    for command in commands:
+        words = shlex.split(command.removeprefix(program()))
+        used = CliRunner().invoke(app, words)
+        assert used.exit_code == 0, used.output
+    assert (tmp_path / "report" / "index.html").exists()
+
+
+def test_the_next_command_of_another_task_is_its_own(tmp_path):
+    fields = options(steps=1, length=64, validation_lengths=(64,))
+    task = ("--task", "needles", "--task-options", "needles=1,digits=1")
+    done = run("-o", tmp_path / "run", *fields, *task)
+    assert done.exit_code == 0, done.output
+    assert f"  {program()} needle {tmp_path / 'run'}\n" in done.stdout
+    assert " evaluate " not in done.stdout
+
+
+def test_a_log_gets_lines_of_progress(tmp_path, monkeypatch):
+    monkeypatch.setattr(terminal, "seconds_between_lines", lambda elapsed: 0.0)
+    done = run("-o", tmp_path / "run", *options(validate_every=0))
+    lines = [line for line in done.stderr.splitlines() if "tokens/s" in line]
+    assert len(lines) == 7
+    assert lines[1].startswith("25% 2/8 loss ")
 
 
 def test_one_file_of_text_is_enough(tmp_path):
@@ -155,7 +195,6 @@ def test_a_stop_says_how_to_resume(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--device", "gpu"), "device must be a name such as 'cpu'"),
         (("--data", "text:nowhere"), "nowhere"),
         (("--precision", "bfloat16", "--device", "cpu"), "precision must be float32 on cpu"),
         (("--head-rate", "1e6"), "Lower the learning rates or set clip_norm"),

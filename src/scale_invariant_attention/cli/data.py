@@ -3,6 +3,7 @@
 import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,7 @@ from typer import Argument, Option
 
 from .commands import COMMANDS
 from .errors import plain_errors, resumable
+from .options import or_bad_parameter
 from .terminal import Page, counted, progress_bars
 
 if TYPE_CHECKING:
@@ -73,7 +75,7 @@ def _streams(data: list[str]) -> "tuple[str, dict[str, TokenStream]]":
     for each in map(Path, where):
         # A path of text is met with the name of its corpus.
         if not holds_shards(each) and (each.is_file() or (each.is_dir() and any(each.iterdir()))):
-            check_data(str(each))
+            or_bad_parameter(partial(check_data, str(each)))
     files = find_shards(where)
     by_split: dict[str, list[Path]] = {}
     for file in files:
@@ -154,7 +156,7 @@ def shards(
             total = len(source)
         encoding = get_encoding(tokenizer, document_start=document_start)
         columns = (BarColumn(), MofNCompleteColumn(), "documents", TimeElapsedColumn())
-        with progress_bars("{task.description}", *columns, in_pipes=True) as meter:
+        with progress_bars("{task.description}", *columns) as meter:
             task = meter.add_task("0 tokens", total=total)
 
             def progress(made: "ShardProgress") -> None:
@@ -204,8 +206,10 @@ def fetch(
 
     Shards that are already there are kept. If it is interrupted, rerunning the same command resumes it.
     """
-    from ..data import FetchError, fetch_shards
+    from ..data import PUBLISHED, FetchError, fetch_shards
 
+    if name not in PUBLISHED:
+        raise typer.BadParameter(f"NAME must be one of {', '.join(PUBLISHED)}, got {name!r}")
     folder = Path(name) if output is None else output
     with plain_errors(FetchError), resumable(), _download_meter(shards + 1) as (progress, notice):
         paths = fetch_shards(
@@ -221,7 +225,7 @@ def _download_meter(
     from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
 
     sizes = (DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with progress_bars("{task.description}", BarColumn(), *sizes, in_pipes=True) as meter:
+    with progress_bars("{task.description}", BarColumn(), *sizes) as meter:
         tasks: dict[str, TaskID] = {}
 
         def show_progress(name: str, done: int, total: int | None) -> None:

@@ -9,7 +9,16 @@ import typer
 from typer import Option
 
 from .errors import plain_errors
-from .options import AnyModelFolder, AsJson, Data, Device, Lengths, numbers
+from .options import (
+    AnyModelFolder,
+    AsJson,
+    Data,
+    Device,
+    Lengths,
+    check_data_option,
+    device_named,
+    numbers,
+)
 from .terminal import Page, counted, progress_bar
 
 if TYPE_CHECKING:
@@ -60,12 +69,14 @@ def diagnose(
         from ..files import check_writable
         from ..lab.diagnosed_models import open_diagnosed_model
         from ..lab.reporting.attention_figures import draw_diagnosis
-        from ..training.ranks import find_device
 
         if not delta > 1:
-            raise ValueError(f"--delta must be greater than 1, got {delta:g}; 10 gives decades")
-        where = find_device(device)
-        given = numbers("--lengths", lengths)
+            raise typer.BadParameter(
+                f"--delta must be greater than 1, got {delta:g}; 10 gives decades"
+            )
+        where = device_named(device)
+        check_data_option(data)
+        given = numbers("--lengths", lengths, at_least=2)
         model = open_diagnosed_model(folder, where, given, data, output)
         ascending = tuple(sorted(set(model.lengths)))
         tokens = _contexts(model.corpus, ascending, contexts).to(where)
@@ -112,12 +123,10 @@ def diagnose(
 def _contexts(corpus: "TokenStream", lengths: Sequence[int], count: int) -> "Tensor":
     from ..data import spread_windows
 
-    if min(lengths) < 2:
-        raise ValueError(f"--lengths must be at least 2 each, got {min(lengths)}")
     try:
         return spread_windows(corpus, max(lengths), count)
     except ValueError as error:
-        raise ValueError(f"--lengths do not fit the data: {error}") from error
+        raise typer.BadParameter(f"--lengths do not fit the data: {error}") from error
 
 
 def _print_lengths(

@@ -10,8 +10,17 @@ import typer
 from typer import Option
 
 from .errors import plain_errors
-from .options import AnyModelFolder, AsJson, Data, Device, Lengths, numbers
-from .terminal import Page, progress_bar
+from .options import (
+    AnyModelFolder,
+    AsJson,
+    Data,
+    Device,
+    Lengths,
+    check_data_option,
+    device_named,
+    numbers,
+)
+from .terminal import Page, counted, progress_bar
 
 if TYPE_CHECKING:
     from ..data import SameTokens, TokenStream
@@ -47,10 +56,12 @@ def evaluate(
         from ..files import check_writable
         from ..lab.evaluated_models import open_evaluated_model
         from ..lab.reporting.evaluation_figures import draw_loss_by_position
-        from ..training.ranks import find_device
 
-        where = find_device(device)
-        subject = open_evaluated_model(folder, where, numbers("--lengths", lengths), data, output)
+        where = device_named(device)
+        check_data_option(data)
+        subject = open_evaluated_model(
+            folder, where, numbers("--lengths", lengths, at_least=1), data, output
+        )
         model, corpus, longest = subject.scored, subject.corpus, max(subject.lengths)
         same = _same_tokens(corpus, subject.lengths, tokens)
         if positions:
@@ -99,7 +110,9 @@ def _same_tokens(corpus: "TokenStream", lengths: tuple[int, ...], tokens: int) -
     try:
         return SameTokens(corpus, lengths, at_most=tokens)
     except ValueError as error:
-        raise ValueError(f"--lengths cannot be combined with --tokens {tokens}: {error}") from error
+        raise typer.BadParameter(
+            f"--lengths cannot be combined with --tokens {tokens}: {error}"
+        ) from error
 
 
 def _check_documents(corpus: "TokenStream", name: str, length: int) -> None:
@@ -109,7 +122,7 @@ def _check_documents(corpus: "TokenStream", name: str, length: int) -> None:
 
     longest = int(np.diff(document_spans(corpus)).max())
     if longest <= length:
-        raise ValueError(
+        raise typer.BadParameter(
             f"--lengths must be below {longest:,}, the tokens of the longest document of {name}, got "
             f"{length:,}: the loss by position is measured on whole documents. Give shorter lengths, "
             f"--data with longer documents, or --no-positions"
@@ -130,8 +143,8 @@ def _print_lengths(page: Page, rows: "Sequence[LengthLoss]") -> None:
 def _print_positions(page: Page, rows: "Sequence[PositionLoss]") -> None:
     page.heading("By position")
     page.paragraph(
-        f"Mean over {rows[0].documents:,} documents, each read from its start, by the number of tokens "
-        f"before the predicted one."
+        f"Mean over {counted(rows[0].documents, 'document')}, each read from its start, by the number "
+        f"of tokens before the predicted one."
     )
     page.table(
         ("tokens before", "loss", "standard error"),

@@ -2,15 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from typer import Argument, Option
 
 from ..arguments import did_you_mean, integer, positive_number
 from ..files.json_files import read_json_object
 from .errors import plain_errors, resumable
-from .options import Device, numbers
+from .options import Device, device_named, numbers, or_bad_parameter
 from .terminal import Page, counted, progress_bars
 
 if TYPE_CHECKING:
@@ -100,7 +102,7 @@ def extend(
             ("--lora-rank", lora_rank, 1),
         ):
             if number is not None:
-                integer(option, number, at_least=least)
+                or_bad_parameter(partial(integer, option, number, at_least=least))
         from transformers import AutoTokenizer
 
         from .. import huggingface
@@ -109,9 +111,8 @@ def extend(
         from ..huggingface.extension import training_length
         from ..lab.trained_models import BYTES
         from ..lab.transformers_models import load_transformers, text_encoding
-        from ..training.ranks import find_device
 
-        where = find_device(device)
+        where = device_named(device)
         model = load_transformers(folder, where)
         length = training_length(model, train_length)
         recipe = None
@@ -155,17 +156,17 @@ def _check(folder: Path, text: str, rotaries: Sequence[str], taus: Sequence[floa
             f"{folder} has no {CONFIG}: give the folder of a model that save_pretrained wrote"
         )
     if text != STANDARD_LIBRARY and not Path(text).exists():
-        raise FileNotFoundError(
+        raise typer.BadParameter(
             f"--text must be a file or folder that exists, or {STANDARD_LIBRARY}, got {text}"
         )
     for name in rotaries:
         if name not in ROTARIES:
-            raise ValueError(
+            raise typer.BadParameter(
                 f"--rotaries must be names with commas between them, out of {', '.join(ROTARIES)}, got "
                 f"{name!r}{did_you_mean(name, ROTARIES)}"
             )
     for tau in taus:
-        positive_number("--taus", tau)
+        or_bad_parameter(partial(positive_number, "--taus", tau))
     if read_json_object(path).get("vocab_size") != 256 and not (folder / TOKENIZER).exists():
         raise FileNotFoundError(
             f"{folder} has no {TOKENIZER} to encode --text with: save the tokenizer there, with "
@@ -178,7 +179,7 @@ def _progress() -> Iterator[Any]:
     """A bar over all tokens to read, with what is being done."""
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), "left")
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with progress_bars(*columns, transient=True) as bar:
         task = bar.add_task("measuring scores", total=None)
 

@@ -4,9 +4,11 @@ import os
 from pathlib import Path
 from typing import Annotated
 
+import typer
 from typer import Option
 
 from .errors import plain_errors
+from .options import or_bad_parameter
 from .terminal import Page
 
 
@@ -31,9 +33,9 @@ def figures(
 
     out = Page()
     with plain_errors():
-        kinds = gallery.parse_formats(formats)
+        kinds = or_bad_parameter(lambda: gallery.parse_formats(formats))
         if page is not None and "png" not in kinds:
-            raise ValueError(f"--formats must include png for --page, got {formats!r}")
+            raise typer.BadParameter(f"--formats must include png for --page, got {formats!r}")
         check_writable(output)
         recorded = gallery.Recorded.read(results)
         drawn = list(gallery.gallery(gallery.TheoryNumbers.computed(), recorded))

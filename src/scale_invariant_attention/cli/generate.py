@@ -4,13 +4,21 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
 
 from .errors import INTERRUPTED, plain_errors
-from .options import AnyModelFolder, Device, DocumentStart, Tokenizer, numbers
+from .options import (
+    AnyModelFolder,
+    Device,
+    DocumentStart,
+    Tokenizer,
+    device_named,
+    numbers,
+    or_bad_parameter,
+)
 from .printable import printable
 
 if TYPE_CHECKING:
@@ -66,23 +74,19 @@ def generate(
     with plain_errors(ImportError):
         import torch
 
-        from ..training.ranks import find_device
-
-        where = find_device(device)
+        where = device_named(device)
+        sampling: dict[str, Any] = {"temperature": temperature, "top_k": top_k}
+        sampling |= {"top_p": top_p, "seed": seed}
         model, encoding_of, ends = _open(folder, where)
         if tokens is None:
             encoding = encoding_of(tokenizer, document_start)
             ids, stops = _encode(prompt or "", encoding), [encoding.document_start, *ends]
         else:
             encoding, ids, stops = None, list(numbers("--tokens", tokens)), ends
-        generated = model.stream(
-            torch.tensor([ids], device=where),
-            max_new_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            stop_tokens=stops,
-            seed=seed,
+        generated = or_bad_parameter(
+            lambda: model.stream(
+                torch.tensor([ids], device=where), max_new_tokens, stop_tokens=stops, **sampling
+            )
         )
         new = (int(token) for token in generated)
         texts = _ids(ids, new) if encoding is None else _text(encoding, ids[1:], new, stops)
@@ -117,13 +121,13 @@ def _encode(prompt: str, encoding: "Encoding") -> list[int]:
     try:
         (tokens,) = encoding.encode([prompt.encode(errors="surrogateescape")])
     except UnicodeDecodeError as error:
-        raise ValueError(
+        raise typer.BadParameter(
             f"--prompt must be UTF-8 for the tokenizer {encoding.name!r}: {error.reason} at byte "
             f"{error.start}"
         ) from error
     if (tokens == start).any():
         what = "a zero byte" if encoding.name == "bytes" else f"token {start}"
-        raise ValueError(f"--prompt must not contain {what}, which starts a document")
+        raise typer.BadParameter(f"--prompt must not contain {what}, which starts a document")
     return [start, *tokens.tolist()]
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +11,17 @@ import typer
 from typer import Option
 
 from .errors import plain_errors
-from .options import AsJson, Data, Device, Lengths, ModelFolder, numbers
+from .options import (
+    AsJson,
+    Data,
+    Device,
+    Lengths,
+    ModelFolder,
+    check_data_option,
+    device_named,
+    numbers,
+    or_bad_parameter,
+)
 from .terminal import Page, counted, progress_bar
 
 if TYPE_CHECKING:
@@ -62,19 +73,19 @@ def needle(
         from ..lab.reporting.evaluation_figures import draw_needles
         from ..lab.trained_models import results_folder, subject_of
         from ..training import open_trained
-        from ..training.ranks import find_device
         from ..training.training_data import HELD_OUT, corpus_encoding
 
-        where = find_device(device)
+        where = device_named(device)
+        check_data_option(data)
         edges = _edges(depths)
         trained = open_trained(folder, device=where)
         results = output or results_folder(folder, "needles")
-        subject = subject_of(trained, numbers("--lengths", lengths), data, results)
+        subject = subject_of(trained, numbers("--lengths", lengths, at_least=1), data, results)
         encoding = corpus_encoding(subject.data).open()
         task = NeedleTask(subject.corpus, encoding, _format(trained, options), HELD_OUT)
         for length in subject.lengths:
             # Fail now if a length is too short for the needles or longer than the text.
-            task.example(length, 0)
+            or_bad_parameter(partial(task.example, length, 0), "--lengths")
         check_writable(results)
         page.line(subject.description)
         page.line(
@@ -110,16 +121,20 @@ def _edges(given: str) -> list[float]:
     try:
         numbers = [float(word) for word in given.split(",")]
     except ValueError as error:
-        raise ValueError(
+        raise typer.BadParameter(
             f"--depths must be a whole number, or percentages with commas between them, got {given!r}"
         ) from error
     if len(numbers) == 1:
         if numbers[0] != int(numbers[0]) or numbers[0] < 1:
-            raise ValueError(f"--depths must be a whole number of at least 1, got {given!r}")
+            raise typer.BadParameter(
+                f"--depths must be a whole number of at least 1, got {given!r}"
+            )
         return depth_edges(int(numbers[0]))
     increasing = all(low < high for low, high in pairwise(numbers))
     if not increasing or numbers[0] < 0 or numbers[-1] > 100:
-        raise ValueError(f"--depths must be increasing percentages from 0 to 100, got {given!r}")
+        raise typer.BadParameter(
+            f"--depths must be increasing percentages from 0 to 100, got {given!r}"
+        )
     return [number / 100 for number in numbers]
 
 
@@ -132,9 +147,13 @@ def _format(trained: "TrainedModel", options: str | None) -> "NeedleFormat":
     of_run: Mapping[str, Any] = {}
     if trained.training is not None and trained.training.task == NEEDLES:
         of_run = trained.training.task_options
-    given = {} if options is None else parse_options("--options", options)
-    check_field_names(NeedleFormat, given)
-    return NeedleFormat(**{**of_run, **given})
+
+    def build() -> NeedleFormat:
+        given = {} if options is None else parse_options("--options", options)
+        check_field_names(NeedleFormat, given)
+        return NeedleFormat(**{**of_run, **given})
+
+    return or_bad_parameter(build, "--options")
 
 
 def _describe_format(form: "NeedleFormat") -> str:

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from typer import Argument, Option
 from typer.core import TyperCommand
+
+if TYPE_CHECKING:
+    import torch
 
 T = TypeVar("T")
 Number = TypeVar("Number", int, float)
@@ -86,19 +89,39 @@ TRAINING_COMMAND: dict[str, Any] = {
 }
 
 
-def numbers(option: str, text: str | None, kind: type[Number] = int) -> tuple[Number, ...]:
+def numbers(
+    option: str, text: str | None, kind: type[Number] = int, *, at_least: Number | None = None
+) -> tuple[Number, ...]:
     """Read the value of an option that takes several numbers; empty if it is not given.
 
     >>> numbers("--lengths", "256,1024")
     (256, 1024)
     """
     try:
-        return () if text is None else tuple(map(kind, text.split(",")))
+        found = () if text is None else tuple(map(kind, text.split(",")))
     except ValueError as error:
         noun = "whole numbers" if kind is int else "numbers"
-        raise ValueError(
+        raise typer.BadParameter(
             f"{option} must be {noun} with commas between them, got {text!r}"
         ) from error
+    if at_least is not None and min(found, default=at_least) < at_least:
+        raise typer.BadParameter(f"{option} must be at least {at_least} each, got {text!r}")
+    return found
+
+
+def device_named(name: str | None) -> "torch.device":
+    """The device of the option --device."""
+    from ..training.ranks import find_device
+
+    return or_bad_parameter(lambda: find_device(name), "--device")
+
+
+def check_data_option(data: str | None) -> None:
+    """Refuse a value of the option --data that does not name a corpus."""
+    from ..training.training_data import check_data
+
+    if data is not None:
+        or_bad_parameter(lambda: check_data(data), "--data")
 
 
 def or_bad_parameter(build: Callable[[], T], option: str | None = None) -> T:

@@ -48,11 +48,17 @@ def pretrained(
     """
     page = Page(quiet=as_json)
     with plain_errors():
+        from ..arguments import did_you_mean
         from ..model import find_pretrained, pretrained_models
         from ..model.pretrained import CARD
 
         models = pretrained_models()
         if name is not None:
+            if name not in models:
+                hint = did_you_mean(name, models)
+                raise typer.BadParameter(
+                    f"there is no pretrained model {name!r}{hint}; the models are: {', '.join(models)}"
+                )
             folder = find_pretrained(name, source=source, notice=_notice)
             models = {name: models[name]}
             page.line((folder / CARD).read_text(encoding="utf-8"))

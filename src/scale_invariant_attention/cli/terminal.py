@@ -1,18 +1,20 @@
 """Terminal output: headings, paragraphs, tables, progress bars, and charts drawn in characters."""
 
 import math
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from .printable import printable, printable_streams, unfiltered
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress, ProgressColumn
+    from rich.progress import Progress, ProgressColumn, Task, TaskID
 
 _LINE = 88
 _UNBOUNDED = 10_000
@@ -107,28 +109,78 @@ def counted(number: int, noun: str) -> str:
 
 
 @contextmanager
-def progress_bars(
-    *columns: "str | ProgressColumn", in_pipes: bool = False, **settings: Any
-) -> Iterator["Progress"]:
-    """Bars on standard error, by default only on a terminal; its console prints above them."""
-    from rich.progress import Progress
+def progress_bars(*columns: "str | ProgressColumn", **settings: Any) -> Iterator["Progress"]:
+    """Bars on standard error; its console prints above them. Without a terminal, a line now and then."""
+    from rich.progress import BarColumn, Progress, Task
+
+    class Lines(Progress):
+        """Progress that prints its columns as a line, soon after the start and then less often."""
+
+        def __init__(self, *columns: "str | ProgressColumn", **settings: Any) -> None:
+            super().__init__(*columns, **settings)
+            self._start = self._last = self.get_time()
+
+        def update(self, task_id: "TaskID", **fields: Any) -> None:
+            super().update(task_id, **fields)
+            now = self.get_time()
+            if self.disable and now - self._last >= seconds_between_lines(now - self._start):
+                self._last = now
+                tasks = [task for task in self.tasks if task.visible and not task.finished]
+                if tasks:
+                    self.console.print("; ".join(map(self._line, tasks)))
+
+        def _line(self, task: Task) -> str:
+            parts = [f"{task.percentage:.0f}%"] if task.total else []
+            for column in self.columns:
+                if not isinstance(column, BarColumn):
+                    parts.append(_plain(column, task))
+            return " ".join(filter(None, parts))
 
     console = _console(sys.stderr, soft_wrap=True)
-    disable = not (in_pipes or console.is_terminal)
-    bars = Progress(*columns, console=console, disable=disable, **settings)
+    bars = Lines(*columns, console=console, disable=not console.is_terminal, **settings)
     # What others print meanwhile goes through rich, which would read colours and links in it.
     with bars, printable_streams():
         yield bars
 
 
+def seconds_between_lines(elapsed: float) -> float:
+    """The time from one line of progress to the next, in a log that may grow for days.
+
+    >>> [seconds_between_lines(elapsed) for elapsed in (0, 200, 86_400)]
+    [5.0, 20.0, 60.0]
+    """
+    return min(60.0, max(5.0, elapsed / 10))
+
+
+def _plain(column: "str | ProgressColumn", task: "Task") -> str:
+    """The text of a column, empty if there is none yet."""
+    from rich.progress import TimeRemainingColumn
+
+    if isinstance(column, str):
+        return column.format(task=task)
+    text = str(column(task)).strip()
+    if isinstance(column, TimeRemainingColumn):
+        return f"{text} left" if "-" not in text else ""
+    return text
+
+
 @contextmanager
 def progress_bar(unit: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal that disappears at the end; yields a function that sets how much is done."""
+    """A bar that disappears at the end; yields a function that sets how much is done."""
     from rich.progress import BarColumn, TimeRemainingColumn
 
     with progress_bars(unit, BarColumn(), TimeRemainingColumn(), transient=True) as bar:
         task = bar.add_task("", total=total)
         yield lambda done: bar.update(task, completed=done)
+
+
+def program() -> str:
+    """The command to type for this program, for advice on what to run next."""
+    # `sia` alone is not found if the environment is not activated.
+    if shutil.which("sia"):
+        return "sia"
+    called = Path(sys.argv[0])
+    return str(called) if called.name == "sia" else "python -m scale_invariant_attention.cli"
 
 
 def chart(

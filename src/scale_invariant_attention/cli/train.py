@@ -1,6 +1,7 @@
 """`sia train`: train a recipe, with any of its fields changed, in a folder."""
 
 import json
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -17,9 +18,10 @@ from ..training.ranks import FirstRankFailedError, is_first_rank
 from ..training.recipes import RECIPES
 from ..training.runs import MODEL
 from ..training.tensorboard import TensorBoard
+from ..training.training_data import NEEDLES, STANDARD_LIBRARY, TEXT
 from .errors import INTERRUPTED, plain_errors
-from .options import TRAINING_COMMAND, Device, or_bad_parameter
-from .terminal import Page, counted, progress_bars
+from .options import TRAINING_COMMAND, Device, device_named, or_bad_parameter
+from .terminal import Page, counted, program, progress_bars
 
 # Seconds over which the remaining time is estimated: steps with validation take longer.
 ESTIMATED_OVER = 600.0
@@ -68,6 +70,7 @@ def train_command(
     if print_config:
         Page().line(json.dumps(config.to_dict(), indent=2))
         return
+    device_named(device)
     folder = output or Path("runs") / f"{name}-{config.scheme}"
     with training_errors():
         if is_first_rank():
@@ -104,9 +107,12 @@ def _train_with_output(
         f"{counted(config.steps, 'step')} of {config.batch_size} x {config.length:,} tokens, in {folder}"
     )
     board = TensorBoard(folder, config) if tensorboard else nullcontext()
+    trained = "Already trained"
     with board as log, training_bar() as (show, notice):
 
         def watch(now: TrainingProgress) -> None:
+            nonlocal trained
+            trained = "Trained"
             if log is not None:
                 log(now)
             show(now)
@@ -119,12 +125,26 @@ def _train_with_output(
             watch=watch,
             notice=notice,
         )
-    page.line(f"Trained. The model is in {folder / MODEL}")
+    page.line(f"{trained}. The model is in {folder / MODEL}")
+    page.line("\nNext:")
+    for command in _next_commands(config, folder):
+        page.line(f"  {program()} {command}")
+
+
+def _next_commands(config: TrainingConfig, folder: Path) -> Iterator[str]:
+    run = shlex.quote(str(folder))
+    if config.task == TEXT:
+        prompt = ' --prompt "def "' if config.data == STANDARD_LIBRARY else ""
+        yield f"generate {run}{prompt}"
+        yield f"evaluate {run} --lengths {','.join(map(str, config.validation_lengths))}"
+    elif config.task == NEEDLES:
+        yield f"needle {run}"
+    yield f"report {run}"
 
 
 @contextmanager
 def training_bar() -> Iterator[tuple[Callable[[TrainingProgress], None], Callable[[str], None]]]:
-    """A bar with loss, speed and remaining time, and a line per validation; only lines in a pipe."""
+    """A bar with loss, speed and remaining time, and a line per validation."""
     tasks: list[TaskID] = []
     columns = (MofNCompleteColumn(), BarColumn(), "{task.description}", TimeRemainingColumn())
     with progress_bars(*columns, speed_estimate_period=ESTIMATED_OVER) as bar:

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+from ..arguments import json_value
 from ..data import Encoding, TokenStream, get_encoding
 from ..data.encoding import DOCUMENT_START
 from ..data.shards import RecordedEncoding
 from ..files import replace_file
+from ..files.json_files import read_json_object
 from ..files.manifest import signed_text
 from ..model.pretrained import is_pretrained_name
 from ..provenance import provenance
@@ -48,7 +51,8 @@ class Subject:
     ) -> list[str]:
         """Write the JSON file and the figure of these names; returns lines that say where they are.
 
-        `data` is recorded about the corpus.
+        `data` is recorded about the corpus. Earlier results are kept under other names, unless they are
+        the same.
         """
         record, figure = (self.results / name for name in names)
         contents = {
@@ -64,13 +68,39 @@ class Subject:
             **measured,
             "provenance": provenance(),
         }
+        kept = [] if _same_results(record, contents) else _keep_earlier(record, figure)
         replace_file(record, signed_text(contents, indent=indent))
         if draw is None:
             # The figure of an earlier measurement would not belong to these results.
             figure.unlink(missing_ok=True)
-            return [str(record)]
+            return [str(record), *kept]
         missing = write_figure(figure, draw)
-        return [str(record), f"No figure: {missing}" if missing else str(figure)]
+        return [str(record), f"No figure: {missing}" if missing else str(figure), *kept]
+
+
+def _same_results(record: Path, contents: Mapping[str, Any]) -> bool:
+    """Whether a file has these contents already, measured at whatever time."""
+    try:
+        earlier = read_json_object(record)
+    except (OSError, ValueError):
+        return False
+    known = json_value("contents", dict(contents))
+    return all(earlier.get(name) == known[name] for name in known if name != "provenance")
+
+
+def _keep_earlier(record: Path, figure: Path) -> list[str]:
+    """Rename earlier results to the first number that is free; returns a line that says so, if any."""
+    if not record.exists():
+        return []
+    number = next(it for it in count(1) if not _numbered(record, it).exists())
+    for path in (record, figure):
+        if path.exists():
+            path.rename(_numbered(path, number))
+    return [f"Earlier results are kept in {_numbered(record, number)}"]
+
+
+def _numbered(path: Path, number: int) -> Path:
+    return path.with_stem(f"{path.stem}-{number}")
 
 
 def write_figure(path: Path, draw: Callable[[], bytes]) -> str | None:

@@ -14,6 +14,7 @@ from ..data.encoding import DOCUMENT_START, KEPT
 from ..evaluation.losses import Scored
 from ..files.json_files import read_json_object
 from ..model import GPT, Sampler
+from ..model.inputs import check_inputs
 from ..model.storage import MODEL_TYPE
 from ..training.runs import CONFIG
 from ..training.training_data import open_corpus
@@ -92,12 +93,18 @@ class TransformersModel:
         check_fits(encoding, size)
         return encoding
 
-    @torch.no_grad()
     def stream(
         self, tokens: Tensor, max_new_tokens: int, *, stop_tokens: Sequence[int], **sampling: Any
     ) -> Iterator[Tensor]:
         """The tokens generated after a prompt ``[1, L]``, with the arguments of ``GPT.stream``."""
-        sampler, cache = Sampler(**sampling), None
+        check_inputs(self.model.config.vocab_size, tokens)
+        return self._steps(tokens, max_new_tokens, stop_tokens, Sampler(**sampling))
+
+    @torch.no_grad()
+    def _steps(
+        self, tokens: Tensor, max_new_tokens: int, stop_tokens: Sequence[int], sampler: Sampler
+    ) -> Iterator[Tensor]:
+        cache = None
         for _ in range(max_new_tokens):
             output = self.model(tokens, past_key_values=cache, use_cache=True)
             chosen, cache = sampler(output.logits[:, -1]), output.past_key_values

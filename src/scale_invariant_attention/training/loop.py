@@ -95,7 +95,7 @@ def train(
         training.run = ranks.on_first(lambda: opened.enter_context(training.open_run()))
         stop = opened.enter_context(StopRequest(notify))
         training.resume()
-        if training.step:
+        if 0 < training.step < config.steps:
             notify(f"Resuming from step {training.step:,} of {config.steps:,}.")
         while training.step < config.steps:
             progress = training.advance()
