@@ -77,6 +77,7 @@ def changed(tmp_path, change):
             r"losses\[0\]\.loss must be a number, got '1'",
         ),
         (lambda it: it["losses"][0].update(loss=float("nan")), r"loss must be a finite number"),
+        (lambda it: it["losses"][0].update(loss=10**400), r"loss must be a finite number"),
         (
             lambda it: it["config"].update(stepps=1),
             "config.stepps is no field of it .did you mean 'steps'",

@@ -117,8 +117,15 @@ def _scalar(kind: Any, value: Any, name: str) -> Any:
     # To Python, True is an integer.
     fits = isinstance(value, accepted) and (kind is bool) == isinstance(value, bool)
     _check(fits, name, what, value)
-    _check(kind is not float or math.isfinite(value), name, "a finite number", value)
+    _check(kind is not float or _is_finite(value), name, "a finite number", value)
     return value
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer that no float can hold
+        return False
 
 
 def _key(kind: type, key: str, name: str) -> Any:
