@@ -104,6 +104,8 @@ class Workers:
             child.stdin.close()
         for child in self._children:
             child.wait()
+            assert child.stdout is not None
+            child.stdout.close()
 
 
 @contextmanager
