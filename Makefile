@@ -8,7 +8,7 @@ OP := src/scale_invariant_attention/attention
 RELEASE := build/release
 KERNELS := build_kernels.py $(wildcard $(OP)/csrc/*)
 
-.PHONY: demo test pytest test-slow test-kernels test-gpu lint types fuzz fuzz-files fuzz-triton sanitize sanitize-threads bench bench-page docs pretrained release-files dist clean
+.PHONY: demo test pytest test-slow test-kernels test-gpu lint types fuzz fuzz-files fuzz-triton fuzz-context sanitize sanitize-threads bench bench-page docs pretrained release-files dist clean
 
 demo: $(INSTALLED)  ## Show why this matters, in minutes.
 	$(BIN)/sia demo
@@ -50,6 +50,10 @@ fuzz-files: $(INSTALLED)  ## Damaged models, checkpoints, shards, records: make 
 TRITON_CASES ?= 5000
 fuzz-triton: $(INSTALLED)  ## Random contracts on the Triton kernels, in Triton's interpreter.
 	TRITON_INTERPRET=1 $(BIN)/python tests/support/triton_contracts.py $(SEED) $(TRITON_CASES)
+
+CONTEXT_CASES ?= 2000
+fuzz-context: $(INSTALLED)  ## Random contracts cut over 2, 3 and 4 processes.
+	OMP_NUM_THREADS=1 $(BIN)/python tests/support/context_parallel_contracts.py $(SEED) $(CONTEXT_CASES)
 
 # The same contracts, with kernels that stop at the first invalid memory access, undefined operation or data race.
 # Python is not built with GCC's sanitizers, so their runtime is preloaded, and the C++ library with it: without the

@@ -1,6 +1,9 @@
 """The single-file GPT trains, packs documents and generates with a cache; examples stay short."""
 
+import os
 import runpy
+import subprocess
+import sys
 from argparse import Namespace
 from pathlib import Path
 
@@ -51,6 +54,30 @@ def test_packed_documents_do_not_see_each_other(nano_gpt):
 def test_nano_gpt_compiles(nano_gpt, capsys):
     nano_gpt["main"](Namespace(steps=2, tau=10.0, bfloat16=False, compile=True))
     assert "held-out loss with 128 tokens: " in capsys.readouterr().out
+
+
+def test_context_parallel_gives_the_same_losses_with_any_number_of_processes():
+    """The command of its docstring, on fewer tokens."""
+    printed = []
+    for processes in (1, 2):
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+                *("--nproc-per-node", str(processes), str(EXAMPLES / "context_parallel.py")),
+                *("--length", "509", "--steps", "6"),
+            ],
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=150,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        *losses, last = done.stdout.splitlines()
+        assert last.startswith(f"{processes} processes, 509 tokens: ")
+        printed.append([float(line.rpartition(" ")[2]) for line in losses])
+    assert len(printed[0]) == 2
+    assert printed[1] == pytest.approx(printed[0], abs=2e-4)
 
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.py")), ids=lambda file: file.name)

@@ -171,7 +171,7 @@ def failures(seed: int, rank: int, size: int) -> list[str]:
             for name in contract.learned:
                 if not torch.equal(found[0].grads[name], other.grads[name]):
                     violations.append(f"grad of {name} differs between ranks")
-    if seed % 3 == 0:
+    if seed % 5 == 0:
         violations += hidden_nan_leaks(contract, cut, rank, size, method, backend)
     return [f"{described}\n    {it}" for it in violations]
 

@@ -34,10 +34,8 @@ class Format:
     def unpack(self, message: Tensor) -> list[Tensor]:
         """The tensors of a message, in its memory."""
         starts = accumulate((_room(*part) for part in self.parts), initial=0)
-        return [
-            message[start : start + prod(shape) * dtype.itemsize].view(dtype).view(shape)
-            for start, (shape, dtype) in zip(starts, self.parts, strict=False)
-        ]
+        parts = zip(starts, self.parts, strict=False)
+        return [_part(message, start, shape, dtype) for start, (shape, dtype) in parts]
 
 
 def pack(tensors: Sequence[Tensor]) -> Tensor:
@@ -47,6 +45,13 @@ def pack(tensors: Sequence[Tensor]) -> Tensor:
     for part, tensor in zip(parts.unpack(message), tensors, strict=True):
         part.copy_(tensor)
     return message
+
+
+def _part(message: Tensor, start: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    if 0 in shape:
+        # No bytes, which may begin anywhere.
+        return torch.empty(shape, dtype=dtype, device=message.device)
+    return message[start : start + prod(shape) * dtype.itemsize].view(dtype).view(shape)
 
 
 def _room(shape: tuple[int, ...], dtype: torch.dtype) -> int:

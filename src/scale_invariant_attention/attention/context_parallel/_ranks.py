@@ -104,7 +104,8 @@ class Ranks:
             self._report("waits")
             blamed = self._blamed()
         except RuntimeError as error:
-            blamed = f"the store of the process group is gone, too: {error}"
+            # torchrun keeps the store; without it, a thread of rank 0 does.
+            blamed = f"rank 0, or whichever process keeps the store of the group, ended: {error}"
         return RankFailedError(f"{blamed}\nrank {self.rank} stops with it; it saw: {observed}")
 
     def _blamed(self) -> str:

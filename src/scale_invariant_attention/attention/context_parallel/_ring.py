@@ -39,7 +39,7 @@ from ._ranks import Ranks
 # Most rounds in backward, where memory is scarce, and in forward, where merging takes time.
 BACKWARD_ROUNDS, FORWARD_ROUNDS = 24, 6
 # Tokens that keep a device busy: a rank sends no fewer at a time if it has as many.
-LEAST = {"cpu": 512}
+LEAST = {"cpu": 2048}
 LEAST_ELSEWHERE = 8192
 
 

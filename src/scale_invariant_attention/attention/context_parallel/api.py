@@ -180,7 +180,9 @@ def _with_positions(
         ("query_documents", "key_documents"),
     ):
         given = getattr(visibility, of_keys)
-        if getattr(visibility, of_queries) is None and given is not None:
+        # Otherwise wrong shapes are found by the check that names the argument.
+        fits = isinstance(given, Tensor) and given.shape[-1:] == key.shape[2:3]
+        if getattr(visibility, of_queries) is None and fits:
             if query.shape[2] != key.shape[2]:
                 raise ValueError(
                     f"{of_queries} must be given: this rank has {query.shape[2]} queries, "

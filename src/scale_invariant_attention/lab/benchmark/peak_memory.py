@@ -70,16 +70,16 @@ def bytes_above_floor(attention: Attention, problem: Problem) -> int:
     few.run(attention, few.inputs())()
     returned = inputs if problem.backward else (inputs.query,)
     stand_ins = [torch.ones_like(tensor) for tensor in returned]
-    floor = _status("VmRSS")
+    floor = status("VmRSS")
     del stand_ins
-    _reset_mark()
+    reset_mark()
     kept = problem.run(attention, inputs)()
-    mark = _status("VmHWM")
+    mark = status("VmHWM")
     del kept
     return max(0, mark - floor)
 
 
-def _status(field: str) -> int:
+def status(field: str) -> int:
     """A field of the process status in bytes; without one, the largest resident memory."""
     status = Path("/proc/self/status")
     if status.exists():
@@ -93,7 +93,8 @@ def _status(field: str) -> int:
     return largest if sys.platform == "darwin" else largest * 1024
 
 
-def _reset_mark() -> None:
+def reset_mark() -> None:
+    """Reset the high-water mark of resident memory, where the system can."""
     control = Path("/proc/self/clear_refs")
     if control.exists():
         control.write_text("5")

@@ -115,7 +115,30 @@ class ModelTiming:
     rounds: int
 
 
-Record = TypeVar("Record", Timing, Ratio, ModelTiming)
+@dataclass(frozen=True)
+class ContextParallelTiming:
+    """Processes that share a sequence, relative to one process with all threads: time and memory.
+
+    Times and memory are those of the slowest and the largest process.
+    """
+
+    shape: str
+    length: int
+    pass_name: str
+    method: str
+    layout: str
+    processes: int
+    threads: int
+    median_s: float
+    low_s: float
+    high_s: float
+    ratio: float
+    peak_memory_mib: float
+    memory_ratio: float
+    rounds: int
+
+
+Record = TypeVar("Record", Timing, Ratio, ModelTiming, ContextParallelTiming)
 
 # What encloses records in Markdown.
 FENCE = "```csv"
