@@ -38,9 +38,7 @@ def real_number(name: str, value: object, at_least: float | None = None) -> floa
     if not math.isfinite(number):
         raise ValueError(f"{name} must be finite, got {shown(value)}; pass a finite number")
     if at_least is not None and number < at_least:
-        raise ValueError(
-            f"{name} must satisfy {name} >= {at_least}, got {value}; pass a larger one"
-        )
+        raise ValueError(f"{name} must be at least {at_least:g}, got {value!r}")
     return number
 
 
@@ -49,11 +47,11 @@ def positive_number(name: str, value: object) -> float:
 
     >>> positive_number("tau", 0)
     Traceback (most recent call last):
-    ValueError: tau must satisfy tau > 0, got 0; pass a positive number
+    ValueError: tau must be greater than 0, got 0
     """
     number = real_number(name, value)
     if number <= 0:
-        raise ValueError(f"{name} must satisfy {name} > 0, got {value!r}; pass a positive number")
+        raise ValueError(f"{name} must be greater than 0, got {value!r}")
     return number
 
 
@@ -66,7 +64,7 @@ def ratio_above_one(ratio: object) -> float:
     number = real_number("ratio", ratio)
     if number <= 1:
         raise ValueError(
-            f"ratio must satisfy ratio > 1, got {ratio!r}; else [t, ratio * t) is empty"
+            f"ratio must be greater than 1, got {ratio!r}: otherwise [t, ratio * t) is empty"
         )
     return number
 
@@ -81,7 +79,7 @@ def integer(name: str, value: object, at_least: int | None = None) -> int:
         raise TypeError(f"{name} must be an integer, got {value!r}; pass an int")
     number = operator.index(value)
     if at_least is not None and number < at_least:
-        raise ValueError(f"{name} must satisfy {name} >= {at_least}, got {number}")
+        raise ValueError(f"{name} must be at least {at_least}, got {number}")
     return number
 
 
@@ -127,5 +125,5 @@ def distance_range(start: object, stop: object) -> tuple[int, int]:
     first = integer("start", start, at_least=0)
     end = integer("stop", stop)
     if end <= first:
-        raise ValueError(f"stop must satisfy stop > start, got stop={end} and start={first}")
+        raise ValueError(f"stop must be greater than start, got stop={end} and start={first}")
     return first, end

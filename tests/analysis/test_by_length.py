@@ -77,5 +77,5 @@ def test_lengths_beyond_the_contexts_are_refused():
     source = partial(gpt_scores, tiny_model("rope"))
     with pytest.raises(ValueError, match="lengths must be at most the 40 tokens of a context"):
         attention_by_length(source, random_tokens(1, 40), (10, 50))
-    with pytest.raises(ValueError, match="lengths >= 2"):
+    with pytest.raises(ValueError, match="lengths must be at least 2"):
         attention_by_length(source, random_tokens(1, 40), (1,))

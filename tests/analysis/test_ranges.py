@@ -21,5 +21,5 @@ def test_edges(length, ratio, edges):
 
 
 def test_ratios_must_be_above_one():
-    with pytest.raises(ValueError, match="ratio > 1"):
+    with pytest.raises(ValueError, match="ratio must be greater than 1"):
         range_edges(100, 1.0)

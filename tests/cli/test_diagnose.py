@@ -80,7 +80,7 @@ def test_defaults_come_from_the_run(trained, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--lengths", "64,x"), "--lengths must be whole numbers with commas"),
+        (("--lengths", "64,x"), "--lengths must be whole numbers separated by commas"),
         (("--lengths", "1"), "--lengths must be at least 2 each, got '1'"),
         (("--lengths", "99999999"), "--lengths do not fit the data"),
         (

@@ -70,8 +70,8 @@ def test_mistakes_are_named(folder, changes, message):
     [
         (["--rotaries", "slowest"], "got 'slowest' (did you mean 'slow'?)"),
         (["--taus", "ten"], "--taus must be numbers"),
-        (["--taus", "10,0"], "--taus > 0, got 0.0"),
-        (["--factor", "1"], "--factor must satisfy --factor >= 2, got 1"),
+        (["--taus", "10,0"], "--taus must be greater than 0, got 0.0"),
+        (["--factor", "1"], "--factor must be at least 2, got 1"),
         (["--text", "nowhere"], "--text must be a file or folder that exists, or standard-library"),
     ],
 )

@@ -137,8 +137,8 @@ def test_configurations_are_printed_and_nothing_is_done(tmp_path):
     [
         (("table1", "--schemes", "ropes"), "did you mean 'rope'"),
         (("table1", "--schemes", ""), "there is no scheme ''"),
-        (("table1", "--seed", "7"), "--seed cannot be set: --seeds sets it"),
-        (("table1", "--scheme", "nope"), "--scheme cannot be set: --schemes"),
+        (("table1", "--seed", "7"), "--seed cannot be given: --seeds sets it"),
+        (("table1", "--scheme", "nope"), "--scheme cannot be given: --schemes"),
         (("table1", "--scale", "minni"), "did you mean 'mini'"),
         (("table1", "--step", "3"), "did you mean --steps"),
         (("table1", "--lengths", "a,b"), "must be whole numbers"),

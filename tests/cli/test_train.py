@@ -52,7 +52,7 @@ def test_the_help_names_every_field():
         (("--recipe", "mini-4k"), "no recipe 'mini-4k'"),
         (("--scheme", "scale-invariant"), "scale-invariant"),
         (("--steps", "many"), "--steps must be a whole number, got 'many'"),
-        (("--steps", "0"), "steps must satisfy steps >= 1, got 0"),
+        (("--steps", "0"), "steps must be at least 1, got 0"),
         (("somewhere",), "no option 'somewhere'"),
         (("--device", "gpu"), "device must be a name such as 'cpu'"),
         (("--data", "books"), "data must be 'standard-library', 'text:PATH' or 'shards:PATH'"),

@@ -76,7 +76,7 @@ def test_lengths_that_cannot_be_compared_are_refused():
             SameTokens(counting(101), lengths)
     with pytest.raises(ValueError, match=r"length must be one of \[4\], got 5"):
         SameTokens(counting(101), (4,)).batches(5, batch_size=1)
-    with pytest.raises(ValueError, match="batch_size must satisfy batch_size >= 1, got 0"):
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
         SameTokens(counting(101), (4,)).batches(4, batch_size=0)
 
 

@@ -64,7 +64,7 @@ def test_a_column_that_is_missing_or_not_text(opened):
 
 
 def test_no_rows_are_refused():
-    with pytest.raises(ValueError, match="at_most must satisfy at_most >= 1, got 0"):
+    with pytest.raises(ValueError, match="at_most must be at least 1, got 0"):
         HubDataset("some/set", at_most=0)
 
 

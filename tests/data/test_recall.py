@@ -65,7 +65,7 @@ def test_a_sequence_depends_on_seed_length_and_number_alone():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"keys": 0}, "keys must satisfy keys >= 1"),
+        ({"keys": 0}, "keys must be at least 1"),
         ({"pairs": 65}, "pairs must be at most the 64 keys"),
         ({"pairs": 3, "queries": 4}, "queries must be at most the 3 pairs"),
     ],

@@ -73,11 +73,11 @@ def test_a_path_without_files_is_named(folder, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no file or folder .*nowhere"):
         TextFiles([folder, tmp_path / "nowhere"])
     (tmp_path / "void").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"found no file with text in it; given was .*void"):
+    with pytest.raises(FileNotFoundError, match=r"found no file with text in .*void"):
         TextFiles([tmp_path / "void"])
     with pytest.raises(FileNotFoundError, match=r"ends in \.rst or \.tex with text"):
         TextFiles([folder], suffixes=(".rst", ".tex"))
-    with pytest.raises(FileNotFoundError, match="given was nothing"):
+    with pytest.raises(FileNotFoundError, match="with text in nothing"):
         TextFiles([])
 
 

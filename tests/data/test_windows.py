@@ -109,8 +109,8 @@ def test_ranks_can_be_divided_again():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"length": 0}, "length must satisfy length >= 1, got 0"),
-        ({"batch_size": 0}, "batch_size must satisfy batch_size >= 1, got 0"),
+        ({"length": 0}, "length must be at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"order": "random"}, "order must be one of sequential, shuffled, got 'random'"),
         ({"length": 10}, "length must be below the 10 tokens of the source, got 10"),
     ],

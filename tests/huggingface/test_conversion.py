@@ -334,7 +334,7 @@ def test_a_scheme_that_transformers_cannot_express_is_refused(registered):
             "depends on the context length",
         ),
         ({"tau": -1.0}, ValueError, "tau"),
-        ({"tau": [1.0, 2.0]}, ValueError, "4, one per head, got 2"),
+        ({"tau": [1.0, 2.0]}, ValueError, "a list of 4, one per head; got a list of 2"),
         ({"tau": [1.0] * 4, "highest_tau": 2.0}, ValueError, "one number, the lowest"),
         ({"tau": torch.ones(4)}, TypeError, "tau"),
         ({"fraction": 0.01}, ValueError, "fraction"),

@@ -297,9 +297,9 @@ def test_text_may_be_tokens_batches_or_a_string():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"factor": 1}, "factor must satisfy factor >= 2, got 1"),
+        ({"factor": 1}, "factor must be at least 2, got 1"),
         ({"factor": 64}, r"text must have at least 2,306 tokens for contexts of 1,024, got 1,200"),
-        ({"factor": 2, "tokens": 0}, "tokens must satisfy tokens >= 1, got 0"),
+        ({"factor": 2, "tokens": 0}, "tokens must be at least 1, got 0"),
         ({"rotaries": ("yarm",)}, "rotaries must be one or more of own, .*did you mean 'yarn'"),
         (
             {"fine_tune": 20 * 16 * LENGTH},
@@ -307,7 +307,7 @@ def test_text_may_be_tokens_batches_or_a_string():
         ),
         ({"rotaries": "yarn"}, "rotaries must be one or more of"),
         ({"taus": ()}, "taus must be one or more numbers"),
-        ({"taus": (0.0,)}, "taus must satisfy taus > 0, got 0.0"),
+        ({"taus": (0.0,)}, "taus must be greater than 0, got 0.0"),
     ],
 )
 def test_wrong_arguments_are_refused(changes, message, tmp_path):

@@ -349,9 +349,9 @@ def test_what_belongs_to_others_is_refused():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"room": 0}, ValueError, "room >= 1, got 0"),
+        ({"room": 0}, ValueError, "room must be at least 1, got 0"),
         ({"room": 2.5}, TypeError, "room must be an integer, got 2.5"),
-        ({"context_length": 0}, ValueError, "context_length >= 1, got 0"),
+        ({"context_length": 0}, ValueError, "context_length must be at least 1, got 0"),
         ({"context_length": 8.0}, TypeError, "context_length must be an integer, got 8.0"),
         ({"context_length": torch.ones(2)}, TypeError, "context_length .* got torch.float32"),
         ({"context_length": torch.tensor([3, -1])}, ValueError, r"at least 1, got \[3, -1\]"),

@@ -63,11 +63,11 @@ def test_presets():
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"layers": 0}, ValueError, "layers >= 1, got 0"),
-        ({"vocab_size": -5}, ValueError, "vocab_size >= 1, got -5"),
+        ({"layers": 0}, ValueError, "layers must be at least 1, got 0"),
+        ({"vocab_size": -5}, ValueError, "vocab_size must be at least 1, got -5"),
         ({"width": 48.0}, TypeError, "width must be an integer, got 48.0"),
         ({"heads": True}, TypeError, "heads must be an integer, got True"),
-        ({"train_length": 0}, ValueError, "train_length >= 1, got 0"),
+        ({"train_length": 0}, ValueError, "train_length must be at least 1, got 0"),
         ({"width": 50}, ValueError, "width must be a multiple of heads, got width=50 and heads=3"),
         (
             {"width": 45},
@@ -85,7 +85,7 @@ def test_presets():
         ({"scheme_options": {"tau": np.float32(5)}}, TypeError, "what JSON can hold"),
         ({"scheme_options": [1]}, TypeError, r"scheme_options must be a dict, got \[1\]"),
         ({"scheme_options": {"taw": 1}}, TypeError, "no option 'taw' .did you mean 'tau'"),
-        ({"scheme_options": {"tau": -1.0}}, ValueError, "tau > 0, got -1.0"),
+        ({"scheme_options": {"tau": -1.0}}, ValueError, "tau must be greater than 0, got -1.0"),
         (
             {"scheme_options": {"train_length": 5}},
             ValueError,

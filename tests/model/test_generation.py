@@ -236,7 +236,7 @@ def test_prompts_of_any_integer_dtype(dtype):
         ({"tokens": torch.ones(5).long()}, ValueError, r"tokens must be \[batch, length\]"),
         ({"tokens": torch.ones(2, 0).long()}, ValueError, r"at least one token.*\(2, 0\)"),
         ({"tokens": torch.full((2, 5), 50)}, ValueError, "tokens must be in 0 .. 49, got 50"),
-        ({"max_new_tokens": -1}, ValueError, "max_new_tokens >= 0, got -1"),
+        ({"max_new_tokens": -1}, ValueError, "max_new_tokens must be at least 0, got -1"),
         ({"max_new_tokens": 2.0}, TypeError, "max_new_tokens must be an integer, got 2.0"),
         ({"temperature": -1.0}, ValueError, "temperature must be at least 0, got -1.0"),
         ({"top_p": 2.0}, ValueError, "top_p must be above 0"),

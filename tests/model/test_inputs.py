@@ -40,7 +40,7 @@ TOKENS = random_tokens(2, 5)
         ({"token_mask": TOKENS}, TypeError, "token_mask must be a bool tensor.*got torch.int64"),
         ({"token_mask": [True]}, TypeError, "token_mask must be a bool tensor.*got list"),
         ({"token_mask": TOKENS[0] > 1}, ValueError, r"token_mask must be \[2, 5\].*shape \(5,\)"),
-        ({"context_length": 0}, ValueError, "context_length >= 1, got 0"),
+        ({"context_length": 0}, ValueError, "context_length must be at least 1, got 0"),
         ({"context_length": 5.0}, TypeError, "context_length must be an integer, got 5.0"),
         (
             {"context_length": TOKENS[0]},

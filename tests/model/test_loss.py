@@ -208,7 +208,7 @@ def test_a_target_outside_the_vocabulary_is_named(bad):
         ({"targets": torch.ones(6).long()}, ValueError, r"targets .* \[2, 3\], got \[6\]"),
         ({"targets": torch.ones(2, 3, device="meta").long()}, ValueError, "targets .* device"),
         ({"reduction": "sum"}, ValueError, "reduction must be 'mean' or 'none', got 'sum'"),
-        ({"chunk_elements": 0}, ValueError, "chunk_elements >= 1, got 0"),
+        ({"chunk_elements": 0}, ValueError, "chunk_elements must be at least 1, got 0"),
         ({"chunk_elements": 1.5}, TypeError, "chunk_elements must be an integer"),
     ],
 )

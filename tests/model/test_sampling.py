@@ -158,7 +158,7 @@ def test_without_a_seed_torchs_generator_decides():
         ({"temperature": math.nan}, ValueError, "temperature must be finite, got nan"),
         ({"temperature": "hot"}, TypeError, "temperature must be a real number, got 'hot'"),
         ({"temperature": True}, TypeError, "temperature must be a real number, got True"),
-        ({"top_k": 0}, ValueError, "top_k >= 1, got 0"),
+        ({"top_k": 0}, ValueError, "top_k must be at least 1, got 0"),
         ({"top_k": 2.0}, TypeError, "top_k must be an integer, got 2.0"),
         ({"top_p": 0}, ValueError, "top_p must be above 0 and at most 1, got 0"),
         ({"top_p": 1.01}, ValueError, "top_p must be above 0 and at most 1, got 1.01"),

@@ -210,7 +210,7 @@ def test_weights_of_other_libraries_cannot_pass_for_ours(tmp_path):
         ({"tensors": {"a": torch.ones(1).cfloat()}}, ValueError, "'a' .* got torch.complex64"),
         ({"tensors": {"a": torch.ones(1, device="meta")}}, ValueError, "'a' must be a dense"),
         ({"tensors": {"a": torch.eye(3).to_sparse()}}, ValueError, "'a' must be a dense"),
-        ({"shard_bytes": 0}, ValueError, "shard_bytes >= 1, got 0"),
+        ({"shard_bytes": 0}, ValueError, "shard_bytes must be at least 1, got 0"),
         ({"shard_bytes": 1.5}, TypeError, "shard_bytes must be an integer"),
     ],
 )

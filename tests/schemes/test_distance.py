@@ -192,8 +192,8 @@ def test_one_part_of_the_transform_can_be_left_out():
         ({"highest_tau": -5.0}, "highest_tau must .* got -5.0"),
         ({"tau": [1.0, 2.0], "highest_tau": 5.0}, "tau must be one number, the lowest"),
         ({"without": "both"}, "without must be 'gain', 'bias' or None, got 'both'"),
-        ({"sigma": 0.0}, "sigma must satisfy sigma > 0, got 0.0"),
-        ({"sigma": [1.0, -1.0]}, "sigma must satisfy sigma > 0, got -1.0"),
+        ({"sigma": 0.0}, "sigma must be greater than 0, got 0.0"),
+        ({"sigma": [1.0, -1.0]}, "sigma must be greater than 0, got -1.0"),
         ({"mu": float("nan")}, "mu must be finite, got nan"),
     ],
 )
@@ -211,7 +211,9 @@ def test_learning_is_true_or_false(name, given):
 
 @pytest.mark.parametrize("name", ["sigma", "mu"])
 def test_as_many_values_as_heads(name):
-    with pytest.raises(ValueError, match=f"{name} must be one number or 4, one per head, got 2"):
+    with pytest.raises(
+        ValueError, match=f"{name} must be one number, or a list of 4, one per head"
+    ):
         ScaleInvariant(**{name: [1.0, 2.0]}).build(heads=4)
 
 
@@ -251,7 +253,7 @@ def test_alibi_tables():
 
 @pytest.mark.parametrize("heads", [0, -1])
 def test_alibi_without_heads_is_refused(heads):
-    with pytest.raises(ValueError, match=f"heads must satisfy heads >= 1, got {heads}"):
+    with pytest.raises(ValueError, match=f"heads must be at least 1, got {heads}"):
         ALiBi().build(heads)
 
 

@@ -101,9 +101,11 @@ def test_one_tau_per_head_is_that_of_each_head_alone():
 
 
 def test_taus_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match="tau must be one number or 3, one per head, got 2"):
+    with pytest.raises(
+        ValueError, match="tau must be one number, or a list of 3, one per head; got a list of 2"
+    ):
         SchemeLayer(Scheme(distance=ScaleInvariant([1.0, 2.0])), 3)
-    with pytest.raises(ValueError, match="tau must satisfy tau > 0"):
+    with pytest.raises(ValueError, match="tau must be greater than 0"):
         ScaleInvariant([1.0, -2.0])
 
 

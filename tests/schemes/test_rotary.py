@@ -260,7 +260,7 @@ def test_bad_fractions_are_refused():
 
 def test_bad_ramps_are_refused():
     with pytest.raises(
-        ValueError, match=r"fast_rotations must be >= slow_rotations, got 1.0 and 2.0"
+        ValueError, match=r"fast_rotations must be at least slow_rotations, got 1.0 and 2.0"
     ):
         YaRN(256, fast_rotations=1.0, slow_rotations=2.0)
     for name in ("fast_rotations", "slow_rotations"):

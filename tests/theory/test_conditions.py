@@ -175,7 +175,7 @@ def test_a_sum_over_several_real_chunks():
 @pytest.mark.parametrize(
     ("start", "stop", "error", "shown"),
     [
-        (-1, 5, ValueError, "start >= 0, got -1"),
+        (-1, 5, ValueError, "start must be at least 0, got -1"),
         (5, 5, ValueError, "stop=5 and start=5"),
         (0.5, 5, TypeError, "start must be an integer, got 0.5"),
         (0, None, TypeError, "stop must be an integer, got None"),
@@ -234,9 +234,9 @@ def test_entropy_of_extreme_logits():
 @pytest.mark.parametrize(
     ("values", "bounds", "error", "shown"),
     [
-        (torch.ones(4), (-1, None), ValueError, "start >= 0, got -1"),
+        (torch.ones(4), (-1, None), ValueError, "start must be at least 0, got -1"),
         (torch.ones(4), (2, 2), ValueError, "stop=2 and start=2"),
-        (torch.ones(4), (0, 5), ValueError, "stop <= 4"),
+        (torch.ones(4), (0, 5), ValueError, "stop must be at most 4"),
         (torch.ones(4), (0.0, None), TypeError, "start must be an integer, got 0.0"),
         (torch.ones(0), (0, None), ValueError, "stop=0 and start=0"),
         (torch.ones(()), (0, None), ValueError, "at least one dimension"),

@@ -194,15 +194,27 @@ def test_estimate_mean_and_standard_error():
 @pytest.mark.parametrize(
     ("call", "error", "shown"),
     [
-        (lambda: sample_range_entropy(Plain(), -1, 5), ValueError, "start >= 0, got -1"),
+        (
+            lambda: sample_range_entropy(Plain(), -1, 5),
+            ValueError,
+            "start must be at least 0, got -1",
+        ),
         (lambda: sample_range_entropy(Plain(), 5, 5), ValueError, "stop=5 and start=5"),
-        (lambda: sample_range_entropy(Plain(), 0, 5, samples=1), ValueError, "samples >= 2, got 1"),
+        (
+            lambda: sample_range_entropy(Plain(), 0, 5, samples=1),
+            ValueError,
+            "samples must be at least 2, got 1",
+        ),
         (
             lambda: sample_range_entropy(Plain(), 0, 5, seed=0.5),
             TypeError,
             "seed must be an integer",
         ),
-        (lambda: sample_recent_share(Plain(), 0, 5), ValueError, "recent >= 1, got 0"),
+        (
+            lambda: sample_recent_share(Plain(), 0, 5),
+            ValueError,
+            "recent must be at least 1, got 0",
+        ),
         (lambda: sample_recent_share(Plain(), 6, 5), ValueError, "recent=6 and length=5"),
         (lambda: sample_recent_share(Plain(), 1.0, 5), TypeError, "recent must be an integer"),
         (lambda: sample_recent_share(Plain(), 1, "5"), TypeError, "length must be an integer"),

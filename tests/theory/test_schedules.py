@@ -41,12 +41,12 @@ def test_every_schedule_treats_distances_alike(schedule, dtype):
 @pytest.mark.parametrize(
     ("build", "error", "shown"),
     [
-        (lambda: LogN(0), ValueError, "length >= 1, got 0"),
+        (lambda: LogN(0), ValueError, "length must be at least 1, got 0"),
         (lambda: LogN(10.5), TypeError, "length must be an integer, got 10.5"),
         (lambda: LogN(True), TypeError, "length must be an integer, got True"),
-        (lambda: LogN(10, scale=-0.4), ValueError, "scale > 0, got -0.4"),
+        (lambda: LogN(10, scale=-0.4), ValueError, "scale must be greater than 0, got -0.4"),
         (lambda: LogN(10, scale="a"), TypeError, "scale must be a real number, got 'a'"),
-        (lambda: ALiBi(0.0), ValueError, "slope > 0, got 0.0"),
+        (lambda: ALiBi(0.0), ValueError, "slope must be greater than 0, got 0.0"),
         (lambda: ALiBi(math.nan), ValueError, "slope must be finite, got nan"),
     ],
 )

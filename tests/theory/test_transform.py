@@ -181,8 +181,8 @@ def test_distance_must_be_a_real_tensor(method, distance, shown):
 @pytest.mark.parametrize(
     ("value", "error", "condition"),
     [
-        (0, ValueError, "{name} > 0"),
-        (-1.5, ValueError, "{name} > 0"),
+        (0, ValueError, "{name} must be greater than 0"),
+        (-1.5, ValueError, "{name} must be greater than 0"),
         (math.nan, ValueError, "finite"),
         (math.inf, ValueError, "finite"),
         (True, TypeError, "real number"),
@@ -202,7 +202,9 @@ def test_invalid_parameters(name, value, error, condition):
 
 
 def test_beta_below_the_boundary_is_refused():
-    with pytest.raises(ValueError, match=r"beta >= alpha \* log\(alpha\).*beta=3\.0.*alpha=4\.0"):
+    with pytest.raises(
+        ValueError, match=r"beta must be at least alpha \* log\(alpha\).*beta=3\.0.*alpha=4\.0"
+    ):
         ScaleInvariantTransform(alpha=4.0, beta=3.0)
 
 
@@ -284,9 +286,9 @@ def test_closed_sums_match_the_digamma_function():
 @pytest.mark.parametrize(
     ("start", "stop", "error", "shown"),
     [
-        (-1, 5, ValueError, "start >= 0, got -1"),
-        (5, 5, ValueError, "stop > start, got stop=5 and start=5"),
-        (5, 4, ValueError, "stop > start, got stop=4 and start=5"),
+        (-1, 5, ValueError, "start must be at least 0, got -1"),
+        (5, 5, ValueError, "stop must be greater than start, got stop=5 and start=5"),
+        (5, 4, ValueError, "stop must be greater than start, got stop=4 and start=5"),
         (1.0, 5, TypeError, "start must be an integer, got 1.0"),
         (1, 5.5, TypeError, "stop must be an integer, got 5.5"),
         (True, 5, TypeError, "start must be an integer, got True"),
@@ -302,8 +304,8 @@ def test_invalid_ranges(method, start, stop, error, shown):
 @pytest.mark.parametrize(
     ("ratio", "error", "shown"),
     [
-        (1, ValueError, "ratio > 1, got 1"),
-        (0.5, ValueError, "ratio > 1, got 0.5"),
+        (1, ValueError, "ratio must be greater than 1, got 1"),
+        (0.5, ValueError, "ratio must be greater than 1, got 0.5"),
         (math.inf, ValueError, "ratio must be finite, got inf"),
         ("2", TypeError, "ratio must be a real number, got '2'"),
     ],

@@ -131,7 +131,7 @@ def test_damaged_ones_are_not_counted_among_the_last(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ((-1, {}, {}), ValueError, "step >= 0"),
+        ((-1, {}, {}), ValueError, "step must be at least 0"),
         ((1.5, {}, {}), TypeError, "step"),
         ((1, {"../model": {}}, {}), ValueError, "'../model'"),
         ((1, {"Model": {}}, {}), ValueError, "'Model'"),
@@ -153,7 +153,7 @@ def test_contents_that_would_change_are_refused_before_anything_is_written(
 
 
 def test_at_least_one_must_be_kept(tmp_path):
-    with pytest.raises(ValueError, match="keep_last >= 1"):
+    with pytest.raises(ValueError, match="keep_last must be at least 1"):
         save(tmp_path, 1, keep_last=0)
 
 

@@ -50,7 +50,7 @@ def test_every_group_has_its_rate():
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"steps": 0}, ValueError, "steps >= 1, got 0"),
+        ({"steps": 0}, ValueError, "steps must be at least 1, got 0"),
         ({"steps": 1.5}, TypeError, "steps must be an integer, got 1.5"),
         ({"steps": True}, TypeError, "steps must be an integer"),
         ({"length": 0}, ValueError, "length"),
@@ -59,9 +59,9 @@ def test_every_group_has_its_rate():
         ({"keep_checkpoints": 0}, ValueError, "keep_checkpoints"),
         ({"checkpoint_every": -1}, ValueError, "checkpoint_every"),
         ({"validate_every": -1}, ValueError, "validate_every"),
-        ({"clip_norm": 0}, ValueError, "clip_norm > 0, got 0"),
+        ({"clip_norm": 0}, ValueError, "clip_norm must be greater than 0, got 0"),
         ({"clip_norm": float("nan")}, ValueError, "clip_norm must be finite"),
-        ({"matrix_rate": -0.1}, ValueError, "matrix_rate >= 0, got -0.1"),
+        ({"matrix_rate": -0.1}, ValueError, "matrix_rate must be at least 0, got -0.1"),
         ({"head_rate": "fast"}, TypeError, "head_rate must be a real number, got 'fast'"),
         ({"validation_lengths": ()}, ValueError, "validation_lengths must be one or more"),
         ({"validation_lengths": (256, 0)}, ValueError, r"got \[256, 0\]"),

@@ -171,9 +171,9 @@ def test_a_closure_is_called_with_gradients():
     [
         ((3,), {}, "matrices"),
         ((3, 3, 3), {}, "matrices"),
-        ((3, 3), {"lr": -1.0}, "lr >= 0"),
+        ((3, 3), {"lr": -1.0}, "lr must be at least 0"),
         ((3, 3), {"lr": float("nan")}, "lr"),
-        ((3, 3), {"momentum": 1.0}, "momentum < 1"),
+        ((3, 3), {"momentum": 1.0}, "momentum must be at least 0 and less than 1"),
     ],
 )
 def test_wrong_arguments_are_refused(shape, options, message):

@@ -250,7 +250,7 @@ def test_wrong_rates_are_refused(rates):
 
 
 def test_a_negative_factor_is_refused():
-    with pytest.raises(ValueError, match=r"factor >= 0, got -0\.5"):
+    with pytest.raises(ValueError, match=r"factor must be at least 0, got -0\.5"):
         build_optimisers(model_of()).set_schedule_factor(-0.5)
 
 

@@ -66,7 +66,7 @@ def test_a_cosine_after_a_warm_up():
         (lambda: PAPER.factor(0, 3269), ValueError, "at least .* 3270, got 3269"),
         (lambda: PAPER.factor(-1, 4578), ValueError, "step must be from 0 to .* 4578, got -1"),
         (lambda: Cosine().factor(11, 10), ValueError, "got 11"),
-        (lambda: Cosine().factor(0, 0), ValueError, "steps >= 1"),
+        (lambda: Cosine().factor(0, 0), ValueError, "steps must be at least 1"),
         (lambda: Cosine().factor(0.5, 10), TypeError, "integer"),
         (lambda: Trapezoid(-1), ValueError, "constant_steps"),
         (lambda: Trapezoid(1, -1), ValueError, "warmup_steps"),

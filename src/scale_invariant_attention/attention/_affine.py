@@ -155,4 +155,4 @@ def check_positive(name: str, values: Tensor) -> None:
 
 def _require_length(length: int) -> None:
     if isinstance(length, bool) or not isinstance(length, int | torch.SymInt) or length < 1:
-        raise ValueError(f"length must be an integer >= 1, got {length!r}")
+        raise ValueError(f"length must be an integer of at least 1, got {length!r}")

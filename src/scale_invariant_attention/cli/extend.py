@@ -162,7 +162,7 @@ def _check(folder: Path, text: str, rotaries: Sequence[str], taus: Sequence[floa
     for name in rotaries:
         if name not in ROTARIES:
             raise typer.BadParameter(
-                f"--rotaries must be names with commas between them, out of {', '.join(ROTARIES)}, got "
+                f"--rotaries must be names separated by commas, out of {', '.join(ROTARIES)}, got "
                 f"{name!r}{did_you_mean(name, ROTARIES)}"
             )
     for tau in taus:

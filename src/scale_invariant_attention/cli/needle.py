@@ -122,7 +122,7 @@ def _edges(given: str) -> list[float]:
         numbers = [float(word) for word in given.split(",")]
     except ValueError as error:
         raise typer.BadParameter(
-            f"--depths must be a whole number, or percentages with commas between them, got {given!r}"
+            f"--depths must be a whole number, or percentages separated by commas, got {given!r}"
         ) from error
     if len(numbers) == 1:
         if numbers[0] != int(numbers[0]) or numbers[0] < 1:

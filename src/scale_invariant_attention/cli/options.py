@@ -102,7 +102,7 @@ def numbers(
     except ValueError as error:
         noun = "whole numbers" if kind is int else "numbers"
         raise typer.BadParameter(
-            f"{option} must be {noun} with commas between them, got {text!r}"
+            f"{option} must be {noun} separated by commas, got {text!r}"
         ) from error
     if at_least is not None and min(found, default=at_least) < at_least:
         raise typer.BadParameter(f"{option} must be at least {at_least} each, got {text!r}")

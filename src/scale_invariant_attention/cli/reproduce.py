@@ -145,9 +145,9 @@ def _trials(
     changes: dict[str, Any] = {}
     if not experiment.in_one_process:
         fields = parse_fields(words, options=[f"--{name}" for name in (*given, "help")])
-        for field, option in (("scheme", "--schemes, or the experiment"), ("seed", "--seeds")):
+        for field, option in (("scheme", "--schemes or the experiment"), ("seed", "--seeds")):
             if field in fields:
-                raise ValueError(f"--{field} cannot be set: {option} sets it for each training")
+                raise ValueError(f"--{field} cannot be given: {option} sets it for each training")
         changes["changes"] = fields
     if experiment.size is not None:
         names = ("lengths", experiment.size)

@@ -60,7 +60,7 @@ class TextFiles:
         if not files:
             ending = "" if suffixes is None else f" that ends in {' or '.join(suffixes)}"
             where = ", ".join(repr(str(path)) for path in given) or "nothing"
-            raise FileNotFoundError(f"found no file{ending} with text in it; given was {where}")
+            raise FileNotFoundError(f"found no file{ending} with text in {where}")
 
     def __len__(self) -> int:
         return len(self.files)

@@ -93,8 +93,8 @@ class NeedleFormat:
                 )
         if self.distractors and not self.with_question and self.distractor == self.sentence:
             raise ValueError(
-                "distractor must differ from sentence without a question, or needles could not be told "
-                "from distractors; set with_question or another distractor"
+                "distractor must differ from sentence without a question, or needles could not be "
+                "distinguished from distractors; set with_question or another distractor"
             )
 
 

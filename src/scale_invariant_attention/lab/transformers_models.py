@@ -170,8 +170,8 @@ def load_transformers(folder: Path, device: torch.device) -> Any:
     if loading["missing_keys"]:
         missing = sorted(loading["missing_keys"])
         raise ValueError(
-            f"the weights in {folder} lack {len(missing)} tensors of its configuration, "
-            f"{missing[0]!r} for one: save the whole model there"
+            f"the weights in {folder} lack tensors of its configuration: {missing[0]!r}"
+            f"{f' and {len(missing) - 1} more' if missing[1:] else ''}; save the whole model there"
         )
     return model.to(device).eval()
 

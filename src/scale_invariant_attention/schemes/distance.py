@@ -135,7 +135,8 @@ def _of_heads(name: str, values: float | Sequence[float], heads: int) -> tuple[f
     if not isinstance(values, Sequence):
         return (values,) * heads
     if len(values) != heads:
-        raise ValueError(f"{name} must be one number or {heads}, one per head, got {len(values)}")
+        right = f"one number, or a list of {heads}, one per head"
+        raise ValueError(f"{name} must be {right}; got a list of {len(values)}")
     return tuple(values)
 
 

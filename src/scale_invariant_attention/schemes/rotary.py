@@ -165,7 +165,9 @@ class YaRN:
         fast = positive_number("fast_rotations", self.fast_rotations)
         slow = positive_number("slow_rotations", self.slow_rotations)
         if fast < slow:
-            raise ValueError(f"fast_rotations must be >= slow_rotations, got {fast} and {slow}")
+            raise ValueError(
+                f"fast_rotations must be at least slow_rotations, got {fast} and {slow}"
+            )
 
     def frequencies(self, head_dim: int, context_length: int | Tensor) -> Tensor:
         """RoPE's frequencies, the low ones divided by the stretch."""

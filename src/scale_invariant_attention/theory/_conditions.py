@@ -137,7 +137,5 @@ def _entropy_inside(name: str, logits: Tensor, start: int, stop: int | None) -> 
     size = logits.shape[-1]
     first, end = distance_range(start, size if stop is None else stop)
     if end > size:
-        raise ValueError(
-            f"stop must satisfy stop <= {size}, the last dimension of {name}, got {end}"
-        )
+        raise ValueError(f"stop must be at most {size}, the last dimension of {name}, got {end}")
     return RunningSoftmax([logits[..., first:end]]).entropy

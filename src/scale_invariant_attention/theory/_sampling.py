@@ -72,7 +72,7 @@ def sample_recent_share(
     recent = integer("recent", recent, at_least=1)
     length = integer("length", length, at_least=1)
     if recent > length:
-        raise ValueError(f"recent must satisfy recent <= length, got {recent=} and {length=}")
+        raise ValueError(f"recent must be at most length, got {recent=} and {length=}")
     samples = integer("samples", samples, at_least=2)
     generator = _generator(seed)
     near, far = (

@@ -55,12 +55,12 @@ class ScaleInvariantTransform:
             object.__setattr__(self, name, positive_number(name, getattr(self, name)))
         if self._headroom < 0:
             raise ValueError(
-                f"beta must satisfy beta >= alpha * log(alpha), got beta={self.beta!r} and "
+                f"beta must be at least alpha * log(alpha), got beta={self.beta!r} and "
                 f"alpha={self.alpha!r}; pass beta >= {self.alpha * math.log(self.alpha)!r}"
             )
         if not math.isfinite(self._local_variance):
             raise ValueError(
-                f"beta must satisfy beta / alpha < infinity, got beta={self.beta!r} and "
+                f"beta / alpha must be finite, got beta={self.beta!r} and "
                 f"alpha={self.alpha!r}; pass a larger alpha or a smaller beta"
             )
 

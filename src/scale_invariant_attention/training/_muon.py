@@ -45,7 +45,7 @@ class Muon(torch.optim.Optimizer):
     ) -> None:
         real_number("lr", lr, at_least=0)
         if not 0 <= real_number("momentum", momentum) < 1:
-            raise ValueError(f"momentum must satisfy 0 <= momentum < 1, got {momentum}")
+            raise ValueError(f"momentum must be at least 0 and less than 1, got {momentum}")
         self.dtype = dtype
         super().__init__(params, {"lr": lr, "momentum": momentum})
 

@@ -72,7 +72,7 @@ def middle(row: PositionLoss) -> float:
 def _mark_train_length(axes: Any, length: int) -> None:
     axes.axvline(length, color="0.5", linestyle="--", linewidth=1)
     axes.annotate(
-        " trained length",
+        " training length",
         (length, 0.98),
         xycoords=("data", "axes fraction"),
         va="top",

@@ -33,13 +33,18 @@ class MeasuredOn:
     def __str__(self) -> str:
         words = [f"the {self.split} split of {self.data}"] if self.data else []
         after = f" after the first {self.skip:,}" if self.skip else ""
-        counts = {
-            f"tokens{after}": self.tokens,
-            "documents": self.documents,
-            "examples": self.examples,
-            "texts": self.contexts,
-        }
-        return ", ".join(words + [f"{count:,} {noun}" for noun, count in counts.items() if count])
+        counts = (
+            ("token", self.tokens, after),
+            ("document", self.documents, ""),
+            ("example", self.examples, ""),
+            ("text", self.contexts, ""),
+        )
+        words += [
+            f"{count:,} {noun}{'' if count == 1 else 's'}{more}"
+            for noun, count, more in counts
+            if count
+        ]
+        return ", ".join(words)
 
 
 @dataclass(frozen=True)
