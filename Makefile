@@ -8,7 +8,7 @@ OP := src/scale_invariant_attention/attention
 RELEASE := build/release
 KERNELS := build_kernels.py $(wildcard $(OP)/csrc/*)
 
-.PHONY: demo test pytest test-slow test-kernels test-gpu lint types fuzz fuzz-triton sanitize sanitize-threads bench bench-page docs pretrained release-files dist clean
+.PHONY: demo test pytest test-slow test-kernels test-gpu lint types fuzz fuzz-files fuzz-triton sanitize sanitize-threads bench bench-page docs pretrained release-files dist clean
 
 demo: $(INSTALLED)  ## Show why this matters, in minutes.
 	$(BIN)/sia demo
@@ -41,6 +41,11 @@ SECONDS ?= inf
 SEED ?= 1000000
 fuzz: $(INSTALLED)  ## Random contracts: make fuzz SECONDS=600, make fuzz CASES=1 SEED=123.
 	$(BIN)/python tests/fuzz_contracts.py --cases $(CASES) --seconds $(SECONDS) --seed $(SEED)
+
+FILE_CASES ?= 20000
+FILE_SEED ?= 0
+fuzz-files: $(INSTALLED)  ## Damaged models, checkpoints, shards, records: make fuzz-files FILE_CASES=100000.
+	$(BIN)/python tests/fuzz_files.py --cases $(FILE_CASES) --seed $(FILE_SEED)
 
 TRITON_CASES ?= 5000
 fuzz-triton: $(INSTALLED)  ## Random contracts on the Triton kernels, in Triton's interpreter.

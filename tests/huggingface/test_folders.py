@@ -104,6 +104,13 @@ def test_a_sharded_model_is_opened(folder, ours):
     refused(folder, FileNotFoundError, r"model-00001-of-00001\.safetensors is missing")
 
 
+def test_missing_weights_are_named(folder):
+    (folder / WEIGHTS).unlink()
+    refused(
+        folder, FileNotFoundError, r"hf has no model\.safetensors: save the model as safetensors"
+    )
+
+
 class Bomb:
     def __reduce__(self):
         return os.mkdir, ("exploded",)

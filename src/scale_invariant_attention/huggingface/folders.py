@@ -31,9 +31,9 @@ def check_folder(folder: Path) -> dict[str, Any]:
     names = [name for name in (WEIGHTS, INDEX) if (folder / name).exists()]
     if not names:
         pickled = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLED)
-        reason = f"; {pickled[0]} may be pickled and can run any code, so it is not read" * bool(
-            pickled
-        )
+        reason = ""
+        if pickled:
+            reason = f"; {pickled[0]} may be pickled and can run any code, so it is not read"
         raise FileNotFoundError(f"{folder} has no {WEIGHTS}{reason}: save the model as safetensors")
     if INDEX in names:
         names = [*names, *_indexed(folder)]
