@@ -169,8 +169,7 @@ def test_a_flipped_bit_in_an_export_is_found(folder):
         changed = content.replace(old, new) if old else content[:-1] + bytes([content[-1] ^ 1])
         assert changed != content
         (folder / name).write_bytes(changed)
-        with pytest.raises(ValueError, match=rf"{name} is corrupt: .*remove its {MANIFEST}"):
-            open_from_transformers(folder)
+        refused(folder, ValueError, rf"{name} is corrupt: .*remove its {MANIFEST}")
         (folder / name).write_bytes(content)
     open_from_transformers(folder)
 

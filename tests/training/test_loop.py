@@ -11,8 +11,15 @@ import pytest
 import torch
 from tiny_training import measured, same_weights, tiny_config, weights
 
-from scale_invariant_attention.data import Windows, open_shards, standard_library, write_shard
-from scale_invariant_attention.files import FolderInUseError
+from scale_invariant_attention.data import (
+    TokenStream,
+    Windows,
+    open_shards,
+    standard_library,
+    write_shard,
+)
+from scale_invariant_attention.data.shard_records import write_record
+from scale_invariant_attention.files import FileRecord, FolderInUseError
 from scale_invariant_attention.files.manifest import signed
 from scale_invariant_attention.model import GPT
 from scale_invariant_attention.training import (
@@ -335,6 +342,30 @@ def test_replaced_data_of_the_same_size_is_refused(tmp_path):
     with pytest.raises(ValueError, match=rf"has changed since .*step-00000002 was saved: {both}"):
         train(config, tmp_path / "run")
     write(0)
+    train(config, tmp_path / "run")
+
+
+def test_a_token_between_the_samples_is_found_by_the_recorded_hashes(tmp_path, monkeypatch):
+    monkeypatch.setattr(TokenStream, "sampled_fingerprint", lambda stream: "the same")
+    folder = tmp_path / "shards"
+
+    def write(last):
+        for mark in ("train", "val"):
+            tokens = np.append(np.random.default_rng(0).integers(0, 256, 4999), last)
+            write_shard(folder / f"tokens_{mark}_000000.bin", tokens)
+        noted = {"vocab_size": 256, "document_start": 0, "complete": True}
+        write_record(folder, noted, {it.name: FileRecord.of(it) for it in folder.glob("*.bin")})
+
+    config = tiny_config(data=f"shards:{folder}")
+    write(1)
+    with pytest.raises(KilledError):
+        train(config, tmp_path / "run", watch=killed_at(3))
+    write(2)
+    with pytest.raises(
+        ValueError, match=r"has changed since .*: shards\.train is '.*' there, '.*' here"
+    ):
+        train(config, tmp_path / "run")
+    write(1)
     train(config, tmp_path / "run")
 
 

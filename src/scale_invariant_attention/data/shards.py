@@ -7,6 +7,7 @@ them records their encoding and their hashes.
 """
 
 import glob
+import hashlib
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -32,6 +33,7 @@ from .shard_records import (
     check_complete,
     check_recorded,
     read_record,
+    recorded_files,
 )
 from .tokens import SPLITS, Split, TokenArray, TokenStream, check_mapped, check_split
 
@@ -181,6 +183,22 @@ def open_shards(
         vocab_size=recorded.vocab_size if vocab_size is None else vocab_size,
         document_start=recorded.document_start if document_start is None else document_start,
     )
+
+
+def recorded_fingerprint(
+    where: AnyPath | Iterable[AnyPath], split: str | None = None
+) -> str | None:
+    """SHA-256 of the recorded hashes of shards, in order; None unless all are recorded.
+
+    It stands for every token, as far as the shards have their recorded hashes.
+    """
+    digest = hashlib.sha256()
+    for file in find_shards(where, split):
+        record = recorded_files(read_record(file.parent)).get(file.name)
+        if record is None:
+            return None
+        digest.update(record.sha256.encode())
+    return digest.hexdigest()
 
 
 def _matches(where: AnyPath) -> list[Path]:

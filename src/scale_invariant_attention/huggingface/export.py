@@ -132,7 +132,7 @@ def open_from_transformers(folder: str | os.PathLike[str]) -> GPT:
         raise ValueError(
             f"{folder} has an adapter, {ADAPTER}; merge it into the model, and save that"
         )
-    _check_manifest(folder)
+    check_manifest(folder)
     model, report = ScaleInvariantGPTForCausalLM.from_pretrained(
         folder,
         local_files_only=True,
@@ -147,7 +147,7 @@ def open_from_transformers(folder: str | os.PathLike[str]) -> GPT:
     return gpt
 
 
-def _check_manifest(folder: Path) -> None:
+def check_manifest(folder: Path) -> None:
     """Refuse files that have changed since they were exported; folders without a manifest pass."""
     if not (folder / MANIFEST).exists():
         return

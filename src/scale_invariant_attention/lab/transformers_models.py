@@ -149,6 +149,7 @@ def load_transformers(folder: Path, device: torch.device) -> Any:
     from transformers import AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
+    from ..huggingface.export import check_manifest
     from ..huggingface.folders import ADAPTER, check_folder
 
     disable_progress_bar()
@@ -158,6 +159,7 @@ def load_transformers(folder: Path, device: torch.device) -> Any:
         )
     if not (folder / ADAPTER).exists():
         check_folder(folder)
+    check_manifest(folder)
     model, loading = AutoModelForCausalLM.from_pretrained(
         folder,
         local_files_only=True,

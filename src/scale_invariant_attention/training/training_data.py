@@ -16,7 +16,13 @@ from ..data import (
     text_files,
 )
 from ..data.needles import NeedleFormat, NeedleTask
-from ..data.shards import BYTES, RecordedEncoding, holds_shards, shards_encoding
+from ..data.shards import (
+    BYTES,
+    RecordedEncoding,
+    holds_shards,
+    recorded_fingerprint,
+    shards_encoding,
+)
 from ..data.tasks import RecallTask, Task, TaskBatches, TaskExamples
 from .runs import differences
 
@@ -32,19 +38,27 @@ HELD_OUT = 0
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The batches of a rank, a validation set, and size and fingerprint of the corpora by split."""
+    """The batches of a rank, a validation set, and what identifies the corpora, by split.
+
+    `shards` has the fingerprints of their recorded hashes, where all shards have one.
+    """
 
     batches: Windows | TaskBatches
     validation: SameTokens | TaskExamples
     tokens: dict[str, int]
     fingerprints: dict[str, str]
+    shards: dict[str, str]
 
     def identity(self) -> dict[str, dict[str, Any]]:
         """What identifies the data, for a checkpoint."""
-        return {"tokens": self.tokens, "fingerprints": self.fingerprints}
+        known: dict[str, dict[str, Any]] = {
+            "tokens": self.tokens,
+            "fingerprints": self.fingerprints,
+        }
+        return known | ({"shards": self.shards} if self.shards else {})
 
     def changes(self, recorded: Mapping[str, Any]) -> list[str]:
-        """How the data differs from an earlier identity, in words; early ones have sizes alone."""
+        """How the data differs from an earlier identity, as far as both are known, in words."""
         now = {name: value for name, value in self.identity().items() if name in recorded}
         before = {name: recorded[name] for name in now}
         return list(differences(before, now))
@@ -78,7 +92,14 @@ def open_training_data(config: "TrainingConfig", rank: int = 0, ranks: int = 1) 
         validation = TaskExamples(open_task(config, "validation", HELD_OUT), lengths, examples)
     sizes = {split: len(corpus) for split, corpus in corpora.items()}
     fingerprints = {split: corpus.sampled_fingerprint() for split, corpus in corpora.items()}
-    return TrainingData(batches.rank(rank, of=ranks), validation, sizes, fingerprints)
+    shards = {split: _recorded(config.data, split) for split in splits}
+    known = {split: it for split, it in shards.items() if it is not None}
+    return TrainingData(batches.rank(rank, of=ranks), validation, sizes, fingerprints, known)
+
+
+def _recorded(data: str, split: str) -> str | None:
+    kind, _, folder = data.partition(":")
+    return recorded_fingerprint(folder, split) if kind == "shards" else None
 
 
 class TaskConfig(Protocol):
