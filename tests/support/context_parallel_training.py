@@ -7,8 +7,10 @@ from pathlib import Path
 import torch
 from tiny_training import tiny_config
 from two_processes import main, stopped_after
+from typer.testing import CliRunner
 
 from scale_invariant_attention.attention.context_parallel.api import METHODS
+from scale_invariant_attention.cli import app
 from scale_invariant_attention.model import GPT, ContextParallel, GPTConfig
 from scale_invariant_attention.training import train
 from scale_invariant_attention.training.ranks import open_ranks
@@ -97,6 +99,13 @@ def compare(config, context_parallel):
             torch.testing.assert_close(rows.whole(part), losses)
 
 
+def evaluating(rank):
+    words = ["evaluate", str(FOLDER / "1"), "--lengths", "30,61", "--tokens", "1220"]
+    done = CliRunner().invoke(app, [*words, "-o", str(FOLDER / "evaluation")])
+    assert done.exit_code == 0, done.output
+    assert ("By position" in done.stdout) == (rank == 0)
+
+
 SCENARIOS = {
     "model": model_calls,
     "1": training(CONFIG, "1", 1),
@@ -104,6 +113,7 @@ SCENARIOS = {
     "4": training(CONFIG, "4", 4),
     "shard-2": training(SHARDED, "shard-2", 2),
     "shard-4": training(SHARDED, "shard-4", 4),
+    "evaluate": evaluating,
     "other": training(OTHER, "other", 4),
     "needles": training(NEEDLES, "needles", 2),
     "stop": stopping("stopped"),

@@ -1,11 +1,15 @@
 """Processes that share rows: losses, weights and files equal those of one process, up to rounding."""
 
+import json
+
 import pytest
 import torch
 from context_parallel_training import CONFIG, NEEDLES, OTHER, SIZE
 from tiny_training import losses, weights
 from two_processes import outcomes
+from typer.testing import CliRunner
 
+from scale_invariant_attention.cli import app
 from scale_invariant_attention.model import ContextParallel
 from scale_invariant_attention.training import read_provenance, train
 from scale_invariant_attention.training.ranks import open_ranks
@@ -75,6 +79,22 @@ def test_one_process_resumes_what_four_began(shared, tmp_path, alone):
     folder, _ = shared
     assert train(CONFIG, folder / "2") is not None
     assert_same_but_for_rounding(folder / "2", alone)
+
+
+def test_evaluation_by_four_processes_equals_that_by_one(shared, tmp_path):
+    """Lengths that do not divide; the first process alone prints and writes."""
+    folder, ends = shared
+    assert ends_of(ends, "evaluate") == {"ended"}
+    words = ["evaluate", str(folder / "1"), "--lengths", "30,61", "--tokens", "1220"]
+    done = CliRunner().invoke(app, [*words, "-o", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    found, expected = (
+        json.loads((it / "evaluation.json").read_text()) for it in (folder / "evaluation", tmp_path)
+    )
+    for part in ("by_length", "by_position"):
+        assert len(found[part]) == len(expected[part]) > 1
+        for one, other in zip(found[part], expected[part], strict=True):
+            assert one == pytest.approx(other, rel=1e-5)
 
 
 def test_a_number_that_does_not_divide_the_processes(shared):

@@ -1,7 +1,8 @@
 """`sia evaluate`: the loss of a trained model by context length and by position."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -49,38 +50,45 @@ def evaluate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a model's loss on the same tokens at several context lengths, and by position."""
-    page = Page(quiet=as_json)
+    """Measure a model's loss on the same tokens at several context lengths, and by position.
+
+    For contexts beyond one device, start it with torchrun, as sia train: the processes share each
+    context, and the first one prints.
+    """
     with plain_errors(ImportError):
         from ..evaluation import loss_by_length, loss_by_position
         from ..files import check_writable
         from ..lab.evaluated_models import open_evaluated_model
         from ..lab.reporting.evaluation_figures import draw_loss_by_position
+        from ..training.ranks import is_first_rank, open_ranks, process_count
 
-        where = device_named(device)
+        where, first = device_named(device), is_first_rank()
+        page = Page(quiet=as_json or not first)
         check_data_option(data)
-        subject = open_evaluated_model(
-            folder, where, numbers("--lengths", lengths, at_least=1), data, output
-        )
-        model, corpus, longest = subject.scored, subject.corpus, max(subject.lengths)
-        same = _same_tokens(corpus, subject.lengths, tokens)
-        if positions:
-            _check_documents(corpus, subject.data, longest)
-        check_writable(subject.results)
-        page.line(subject.description)
-        page.line(f"Validation split of {subject.data}: {len(corpus):,} tokens\n")
-        with progress_bar("lengths", len(subject.lengths) * same.count) as progress:
-            by_length = loss_by_length(model, same, device=where, progress=progress)
-        _print_lengths(page, by_length)
-        by_position: list[PositionLoss] = []
-        if positions:
-            # As many tokens as at each length, but at least two documents, for a standard error.
-            documents = max(2, tokens // longest)
-            with progress_bar("documents", documents) as progress:
-                by_position = loss_by_position(
-                    model, corpus, longest, at_most=documents, device=where, progress=progress
-                )
-            _print_positions(page, by_position)
+        chosen = numbers("--lengths", lengths, at_least=1)
+        with open_ranks(where, context_parallel=process_count()) as ranks:
+            shared = ranks.context_parallel
+            subject = open_evaluated_model(folder, where, chosen, data, output, shared)
+            model, corpus, longest = subject.scored, subject.corpus, max(subject.lengths)
+            same = _same_tokens(corpus, subject.lengths, tokens)
+            if positions:
+                _check_documents(corpus, subject.data, longest)
+            ranks.on_first(lambda: check_writable(subject.results))
+            page.line(subject.description)
+            page.line(f"Validation split of {subject.data}: {len(corpus):,} tokens\n")
+            bar = progress_bar if first else _no_progress_bar
+            with bar("lengths", len(subject.lengths) * same.count) as progress:
+                by_length = loss_by_length(model, same, device=where, progress=progress)
+            _print_lengths(page, by_length)
+            by_position: list[PositionLoss] = []
+            if positions:
+                # As many tokens as at each length, but at least two documents, for a standard error.
+                documents = max(2, tokens // longest)
+                with bar("documents", documents) as progress:
+                    by_position = loss_by_position(
+                        model, corpus, longest, at_most=documents, device=where, progress=progress
+                    )
+                _print_positions(page, by_position)
         _check_finite([*by_length, *by_position])
 
         def draw() -> bytes:
@@ -90,6 +98,8 @@ def evaluate(
                 train_length=subject.train_length,
             )
 
+        if not first:
+            return
         lines = subject.write_results(
             ("evaluation.json", "loss-by-position.png"),
             {
@@ -102,6 +112,11 @@ def evaluate(
         page.line("\n" + "\n".join(lines))
         if as_json:
             typer.echo((subject.results / "evaluation.json").read_text(encoding="utf-8"), nl=False)
+
+
+@contextmanager
+def _no_progress_bar(unit: str, total: int) -> Iterator[Callable[[int], None]]:
+    yield lambda done: None
 
 
 def _same_tokens(corpus: "TokenStream", lengths: tuple[int, ...], tokens: int) -> "SameTokens":
