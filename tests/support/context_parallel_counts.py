@@ -120,12 +120,29 @@ def subgroups(rank):
                 assert torch.equal(first, second)
 
 
+def compiled(rank):
+    """A compiled function around the call gives the same, with gradients."""
+    layout = sia.SequenceLayout.of_group(30)
+    weight = torch.eye(8, requires_grad=True)
+    inputs = torch.randn(1, 2, layout.local_length, 8)
+
+    def function(x):
+        x = torch.sin(x @ weight)
+        return torch.cos(sia.context_parallel_attention(x, x, x, layout=layout)).sum()
+
+    plain, traced = (
+        torch.autograd.grad(run(inputs), weight)[0]
+        for run in (function, torch.compile(function, backend="aot_eager"))
+    )
+    torch.testing.assert_close(traced, plain)
+
+
 def run(folder, rank):
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", f"file://{folder}/store", rank=rank, world_size=SIZE, timeout=timedelta(seconds=60)
     )
-    for scenario in (round_trips, bytes_sent, subgroups):
+    for scenario in (round_trips, bytes_sent, subgroups, compiled):
         scenario(rank)
     dist.destroy_process_group()
 

@@ -40,6 +40,7 @@ METHODS: dict[str, _Method] = {"ring": _ring, "gather": _gather, "heads": _heads
 
 
 @with_visibility_keywords
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # it communicates
 def context_parallel_attention(
     query: Tensor,
     key: Tensor,

@@ -141,6 +141,7 @@ def shard_sequence(tensor: Tensor, layout: SequenceLayout, dim: int = 1) -> Sequ
     return SequenceShard(torch.cat(parts, dim), layout, dim)
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # it communicates
 def unshard_sequence(shard: SequenceShard, group: "ProcessGroup | None" = None) -> Tensor:
     """The whole tensor, on every rank, in the order of the sequence: the inverse of `shard_sequence`.
 
