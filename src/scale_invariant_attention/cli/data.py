@@ -260,7 +260,7 @@ def check(
     their size and their vocabulary.
     """
     from ..data import FetchError, ShardError, check_shard, find_shards
-    from ..data.shard_records import read_record, recorded_files
+    from ..data.shard_records import find_recorded
     from ..data.shards import recorded_encodings
 
     page = Page()
@@ -277,10 +277,8 @@ def check(
                 page.line(f"WRONG  {fault}")
             else:
                 page.line(f"OK     {file}")
-        hashed = {
-            folder: recorded_files(read_record(folder)) for folder in {it.parent for it in files}
-        }
-    unknown = [file for file in files if file.name not in hashed[file.parent]]
+        recorded = find_recorded(files)
+    unknown = [file for file in files if file not in recorded]
     if unknown:
         page.paragraph(
             f"No SHA-256 is recorded for {counted(len(unknown), 'shard')}, such as {unknown[0]}: other "

@@ -121,8 +121,7 @@ def _is_there(path: Path, files: dict[str, FileRecord], notice: Notice) -> bool:
         return False
     try:
         read_shard(path)
-        if path.name in files:
-            check_recorded(path, quick=True)
+        check_recorded(path, files.get(path.name), quick=True)
     except ShardError as fault:
         notice(f"Fetching again: {fault}")
         return False

@@ -1,7 +1,6 @@
 """`shards.json`, the record beside token shards: their encoding, and size and SHA-256 of each."""
 
-import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -65,16 +64,18 @@ def recorded_files(record: Mapping[str, Any] | None) -> dict[str, FileRecord]:
     return {name: FileRecord(**entry) for name, entry in files.items()}
 
 
-def check_recorded(path: str | os.PathLike[str], *, quick: bool = False) -> bool:
-    """Raise :class:`ShardError` if a shard is not as recorded; whether anything is recorded of it.
+def find_recorded(shards: Iterable[Path]) -> dict[Path, FileRecord]:
+    """Size and SHA-256 of those shards that are recorded in their folders."""
+    shards = list(shards)
+    folders = {shard.parent for shard in shards}
+    files = {folder: recorded_files(read_record(folder)) for folder in folders}
+    return {it: files[it.parent][it.name] for it in shards if it.name in files[it.parent]}
 
-    A `quick` check compares sizes alone.
-    """
-    path = Path(path)
-    record = recorded_files(read_record(path.parent)).get(path.name)
+
+def check_recorded(path: Path, record: FileRecord | None, *, quick: bool = False) -> None:
+    """Raise :class:`ShardError` if a shard is not as recorded, by size alone if `quick`."""
     if record is not None and (damage := damage_of(path, record, RECORD, quick=quick)):
         raise ShardError(f"{damage}; fetch or make it again")
-    return record is not None
 
 
 def check_complete(folder: Path) -> None:

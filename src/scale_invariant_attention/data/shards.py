@@ -32,8 +32,8 @@ from .shard_records import (
     ShardError,
     check_complete,
     check_recorded,
+    find_recorded,
     read_record,
-    recorded_files,
 )
 from .tokens import SPLITS, Split, TokenArray, TokenStream, check_mapped, check_split
 
@@ -105,7 +105,8 @@ def read_shard(path: AnyPath) -> Shard:
 def check_shard(path: AnyPath, vocab_size: int = GPT2_VOCAB_SIZE) -> Shard:
     """Like :func:`read_shard`, and check all tokens: the vocabulary, and the SHA-256 if recorded."""
     tokens = read_shard(path)
-    check_recorded(path)
+    path = Path(path)
+    check_recorded(path, find_recorded([path]).get(path))
     piece = 2**24
     for start in range(0, len(tokens), piece):
         check_mapped(tokens)
@@ -172,8 +173,10 @@ def open_shards(
             f"split='train' or split='validation'"
         )
     recorded = recorded_encodings(files)[0]
+    records = find_recorded(files)
     for file in files:
-        if not check_recorded(file, quick=not verify) and verify:
+        check_recorded(file, records.get(file), quick=not verify)
+        if verify and file not in records:
             raise ShardError(
                 f"{file} has no recorded SHA-256 to compare it with; fetch or make the shards again, or "
                 f"pass verify=False"
@@ -192,13 +195,12 @@ def recorded_fingerprint(
 
     It stands for every token, as far as the shards have their recorded hashes.
     """
-    digest = hashlib.sha256()
-    for file in find_shards(where, split):
-        record = recorded_files(read_record(file.parent)).get(file.name)
-        if record is None:
-            return None
-        digest.update(record.sha256.encode())
-    return digest.hexdigest()
+    files = find_shards(where, split)
+    records = find_recorded(files)
+    if len(records) < len(files):
+        return None
+    hashes = "".join(records[file].sha256 for file in files)
+    return hashlib.sha256(hashes.encode()).hexdigest()
 
 
 def _matches(where: AnyPath) -> list[Path]:
