@@ -60,7 +60,8 @@ class SharedRows:
 
     def whole(self, part: Tensor) -> Tensor:
         """The whole rows ``[..., L]`` that the ranks' parts make up; all ranks must call this."""
-        return unshard_sequence(SequenceShard(part, self.layout, dim=-1), self.ranks.group)
+        rows: Tensor = unshard_sequence(SequenceShard(part, self.layout, dim=-1), self.ranks.group)
+        return rows
 
     def attend(
         self,
