@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import pytest
 import torch
 from error_budgets import Judge, public_call, run
+from extreme_calls import far_positions, overflowing_logits
 from quick_interpreter import hurry
 from random_contracts import Contract
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -238,9 +239,17 @@ def logits_that_overflow_to_minus_infinity_weigh_nothing():
     assert out[:, :, 64:].isfinite().all()
 
 
+def logits_that_overflow_are_treated_alike():
+    overflowing_logits("triton")
+
+
+def extreme_positions_and_taus():
+    far_positions("triton")
+
+
 def extreme_settings():
     inputs = [t.detach() for t in leaves()]
-    for tau in (1e-50, 1e300):
+    for tau in (1e-19, 1e300):
         for positions in (None, torch.arange(LENGTH) * 2):
             out = attend(*inputs, tau=tau, query_positions=positions, key_positions=positions)
             assert out.isfinite().all()
@@ -510,6 +519,8 @@ CASES = {
         a_bias_that_is_not_a_number_gives_nan,
         the_lowest_bias_is_not_a_mask,
         logits_that_overflow_to_minus_infinity_weigh_nothing,
+        logits_that_overflow_are_treated_alike,
+        extreme_positions_and_taus,
         extreme_settings,
     ),
     "sizes": (

@@ -5,15 +5,21 @@ logit(i, j) = gain(t) * scale * q_i . k_j + bias(t),    t the distance between i
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import inf
 
 import torch
 from torch import Tensor
 
-from ..arguments import positive_number, real_number
+from ..arguments import positive_number, real_number, shown
 from ..theory.schedules import alibi_bias
 from ..theory.transform import scale_invariant_gain_and_bias
-from .numerics import holds_values
+from .numerics import check_dense, holds_values
+
+# The ratio of any distance to it stays finite in float32.
+SMALLEST_TAU = 1e-19
+LARGEST_TAU = torch.finfo(torch.float64).max
+# A tuple, because a union would be built at every use.
+NUMBERS = (float, int)
+LEARNED = ": to learn it, learn its logarithm, and pass log_{name}.exp()"
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +40,7 @@ class DistanceAffine:
         for name, table in (("gain", self.gain), ("bias", self.bias)):
             if not isinstance(table, Tensor):
                 raise TypeError(f"{name} must be a tensor, got {type(table).__name__}")
+            check_dense(name, table)
             if not table.dtype.is_floating_point:
                 raise TypeError(f"{name} must be a floating-point tensor, got {table.dtype}")
             if table.ndim not in (1, 2) or table.shape[-1] == 0:
@@ -122,11 +129,11 @@ def tau_tensor(tau: float | Tensor | None, device: torch.device) -> Tensor:
             raise TypeError(f"tau must be a floating-point tensor, got {tau.dtype}")
         check_positive("tau", tau)
         return tau.reshape(-1)
-    if isinstance(tau, bool) or not isinstance(tau, int | float):
+    if isinstance(tau, bool) or not isinstance(tau, NUMBERS):
         hint = ": use torch.tensor(tau)" if isinstance(tau, list | tuple) else ""
         raise TypeError(f"tau must be a number or a tensor [] or [heads], got {tau!r}{hint}")
-    if not 0 < tau < inf:
-        raise ValueError(f"tau must be positive and finite, got {tau}")
+    if not SMALLEST_TAU <= tau <= LARGEST_TAU:
+        raise ValueError(f"tau must be positive and finite{_bound(tau)}, got {shown(tau)}")
     watched = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
     if watched or device.type != "cpu" or torch._C._functorch.maybe_current_level() is not None:
         # A product, because with torch.full a compiler would build a graph for every value.
@@ -147,10 +154,21 @@ def check_positive(name: str, values: Tensor) -> None:
         return
     if values.device.type != "cpu":
         # Reading the values would stall the GPU; it reports the failure on its own.
-        sound = (torch.isfinite(values) & (values > 0)).all()
-        torch._assert_async(sound, f"{name} must be positive and finite")
-    elif not all(0 < value < inf for value in values.flatten().tolist()):
-        raise ValueError(f"{name} must be positive and finite, got {values.tolist()}")
+        sound = (torch.isfinite(values) & (values.double() >= SMALLEST_TAU)).all()
+        torch._assert_async(sound, f"{name} must be positive and finite{LEARNED.format(name=name)}")
+        return
+    wrong = [it for it in values.flatten().tolist() if not SMALLEST_TAU <= it <= LARGEST_TAU]
+    if wrong:
+        learned = LEARNED if wrong[0] <= 0 else ""
+        raise ValueError(
+            f"{name} must be positive and finite{_bound(wrong[0])}, got {values.tolist()}"
+            f"{learned.format(name=name)}"
+        )
+
+
+def _bound(value: float) -> str:
+    """Name the lower bound for a positive value below it."""
+    return f" and at least {SMALLEST_TAU:g}" if 0 < value < SMALLEST_TAU else ""
 
 
 def _require_length(length: int) -> None:

@@ -91,8 +91,7 @@ def _kind(call: AttentionCall, visibility: Visibility, return_lse: bool) -> _Kin
 def _data(call: AttentionCall, visibility: Visibility, kind: _Kind) -> tuple[Tensor, ...]:
     """Inputs of a kernel besides query, key and value, in the order of :func:`_program`."""
     if call.tau is not None:
-        # A smaller tau would be zero in float32.
-        affine = call.tau.float().clamp_min(1e-30)
+        affine = call.tau.float()
     else:
         assert call.gain is not None
         assert call.bias is not None

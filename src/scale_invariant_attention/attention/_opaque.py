@@ -18,6 +18,7 @@ from torch.autograd import forward_ad
 from ._affine import check_positive
 from .contract import ARGUMENTS, TENSOR_TYPES, AttentionCall, check_table_length
 from .numerics import compute_dtype, without_autocast
+from .visibility import check_positions
 
 NAMESPACE = "scale_invariant_attention"
 SCHEMA_TYPES = {
@@ -30,6 +31,7 @@ SCHEMA_TYPES = {
 }
 CALL = ", ".join(f"{SCHEMA_TYPES[kind]} {name}" for name, kind in ARGUMENTS.items())
 TENSORS = sum(kind in TENSOR_TYPES for kind in ARGUMENTS.values())
+REFERENCE = 'use backend="reference", which has them'
 PLAIN = frozenset((Tensor, torch.nn.Parameter, type(None)))
 
 
@@ -91,6 +93,7 @@ def register_opaque(name: str, forward: Forward, backward: Backward | None) -> F
         call = AttentionCall.from_arguments(*arguments)
         # These checks need values, which a traced call does not have.
         check_table_length(call)
+        check_positions(call.visibility.query_positions, call.visibility.key_positions)
         if call.tau is not None:
             check_positive("tau", call.tau)
         with without_autocast(call.query.device):
@@ -117,7 +120,7 @@ def register_opaque(name: str, forward: Forward, backward: Backward | None) -> F
             with without_autocast(call.query.device):
                 out, lse = forward(call)
         else:
-            _refuse_tangents(name, call)
+            _refuse_transforms(name, call)
             out, lse = attention(*call.arguments())
         return (out if out.dtype == call.query.dtype else out.to(call.query.dtype)), lse
 
@@ -144,9 +147,15 @@ def _can_skip_dispatcher(call: AttentionCall) -> bool:
     )
 
 
-def _refuse_tangents(name: str, call: AttentionCall) -> None:
-    """An operator without a forward derivative would silently drop the tangents of its inputs."""
-    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
+def _refuse_transforms(name: str, call: AttentionCall) -> None:
+    """Refuse derivatives of `torch.func`, and tangents, which an operator would silently drop."""
+    if torch.compiler.is_compiling():
+        return
+    if torch._C._functorch.maybe_current_level() is not None and call.requires_grad:
+        raise NotImplementedError(
+            f"backend {name!r} has no derivatives inside torch.func; {REFERENCE}"
+        )
+    if forward_ad._current_level < 0:
         return
     given = (tensor for tensor in call.tensors() if tensor is not None)
     if any(forward_ad.unpack_dual(t).tangent is not None for t in given):  # type: ignore[no-untyped-call]
@@ -184,6 +193,11 @@ def _register_backward(name: str, attention: CustomOpDef, backward: Backward) ->
         inputs, affine = call[: AFFINE.start], call[AFFINE]
         given = (*inputs, *(tensor if affine_grads else None for tensor in affine))
         return tuple(out.new_empty(0) if t is None else torch.empty_like(t) for t in given)
+
+    def second_derivative(*_: Any) -> None:
+        raise NotImplementedError(f"backend {name!r} has no second derivatives; {REFERENCE}")
+
+    attention_backward.register_autograd(second_derivative)
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         ctx.settings = inputs[TENSORS:]

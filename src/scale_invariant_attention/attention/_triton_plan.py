@@ -250,8 +250,8 @@ class Plan:
         tau = None
         if self.affine_kind == "tau":
             assert self.call.tau is not None
-            # A smaller tau would overflow a distance divided by it.
-            tau = self.call.tau.detach().float().clamp(1e-28, 1e28).contiguous()
+            # A larger tau would vanish when inverted.
+            tau = self.call.tau.detach().float().clamp_max(1e28).contiguous()
         # The derivative by tau divides by the gain, whose square must not vanish.
         scale = self.call.scale if tau is None else max(abs(self.call.scale), 1e-18)
         return {

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any, TypeVar, Unpack
+from typing import Any, Never, TypeVar, Unpack
 
 import torch  # noqa: F401  the examples use it
 from torch import Tensor
@@ -21,6 +21,8 @@ INSTEAD = {
     "enable_gqa": "leave it out, key may always have fewer heads than query",
     "documents": "use key_documents",
     "positions": "use key_positions and query_positions",
+    "affine": "use distance_affine_attention",
+    "tau": "use scale_invariant_attention, or DistanceAffine.scale_invariant(length, tau)",
 }
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -50,8 +52,16 @@ def attend(
     return (out, lse) if return_lse else out
 
 
-def visibility_from(function: str, keywords: VisibilityKeywords) -> Visibility:
-    """The visibility that keywords of a function give; raises for a keyword it does not have."""
+def visibility_from(
+    function: str, by_position: int, misplaced: tuple[object, ...], keywords: VisibilityKeywords
+) -> Visibility:
+    """The visibility that keywords of a function give; raises for other or misplaced arguments."""
+    if misplaced:
+        raise TypeError(
+            f"{function}() takes {by_position} arguments by position, got "
+            f"{by_position + len(misplaced)}; pass the others by name. In place of SDPA's attn_mask, "
+            f"{INSTEAD['attn_mask']}; in place of its dropout_p, {INSTEAD['dropout_p']}"
+        )
     for name in keywords:
         if name not in Visibility.__slots__:
             hint = f": {INSTEAD[name]}" if name in INSTEAD else ""
@@ -62,7 +72,9 @@ def visibility_from(function: str, keywords: VisibilityKeywords) -> Visibility:
 def with_visibility_keywords(function: Function) -> Function:
     """Show the fields of a Visibility in the signature, where help() and editors look."""
     signature = inspect.signature(function)
-    named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    named = [
+        p for p in signature.parameters.values() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+    ]
     keywords = [
         inspect.Parameter(
             field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type
@@ -78,7 +90,7 @@ def scale_invariant_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    *,
+    *misplaced: Never,
     tau: float | Tensor = 10.0,
     scale: float | None = None,
     return_lse: bool = False,
@@ -126,7 +138,7 @@ def scale_invariant_attention(
         key,
         value,
         tau=tau,
-        visibility=visibility_from("scale_invariant_attention", visibility),
+        visibility=visibility_from("scale_invariant_attention", 3, misplaced, visibility),
         scale=scale,
         return_lse=return_lse,
         backend=backend,
@@ -139,7 +151,7 @@ def distance_affine_attention(
     key: Tensor,
     value: Tensor,
     affine: DistanceAffine,
-    *,
+    *misplaced: Never,
     scale: float | None = None,
     return_lse: bool = False,
     backend: str = "auto",
@@ -156,7 +168,7 @@ def distance_affine_attention(
     >>> torch.allclose(plain, sdpa, atol=1e-5)
     True
     """
-    seen = visibility_from("distance_affine_attention", visibility)
+    seen = visibility_from("distance_affine_attention", 4, misplaced, visibility)
     if affine is None:
         raise TypeError("affine must be a DistanceAffine(gain, bias), got None")
     return attend(
@@ -177,7 +189,7 @@ def backend_for(
     key: Tensor,
     value: Tensor,
     affine: DistanceAffine | None = None,
-    *,
+    *misplaced: Never,
     tau: float | Tensor = 10.0,
     scale: float | None = None,
     return_lse: bool = False,
@@ -190,6 +202,6 @@ def backend_for(
     >>> backend_for(query, query, query, backend="tiled")
     'tiled'
     """
-    seen = visibility_from("backend_for", visibility)
+    seen = visibility_from("backend_for", 4, misplaced, visibility)
     call = checked_call(query, key, value, affine=affine, tau=tau, visibility=seen, scale=scale)
     return choose(call, return_lse, backend).name

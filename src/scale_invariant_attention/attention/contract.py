@@ -4,15 +4,16 @@ Shapes: B batch, Hq and Hk query and key heads, Lq and Lk lengths, D and Dv head
 """
 
 from dataclasses import dataclass, field, fields
-from math import inf, sqrt
+from math import sqrt
 from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ._affine import DistanceAffine, tau_tensor
-from .numerics import compute_dtype, holds_values
+from ..arguments import shown
+from ._affine import NUMBERS, DistanceAffine, tau_tensor
+from .numerics import check_dense, compute_dtype, holds_values, plain_number
 from .visibility import Visibility
 
 
@@ -89,6 +90,9 @@ class AttentionCall:
 
 
 TENSOR_TYPES = (Tensor, Tensor | None)
+STRIDED = torch.strided
+# Kernels hold it in float32.
+LARGEST_SCALE = torch.finfo(torch.float32).max
 IN_VISIBILITY = tuple(part.name for part in fields(Visibility))
 
 
@@ -131,18 +135,24 @@ def checked_call(
             f"got {query.dtype}, {key.dtype} and {value.dtype}"
         )
     batch, heads, query_length, head_dim = query.shape
-    if scale is None:
-        scale = 1 / sqrt(head_dim)
-    elif isinstance(scale, bool) or not isinstance(scale, int | float):
-        raise TypeError(f"scale must be a number or None for 1/sqrt(head_dim), got {scale!r}")
-    elif not -inf < scale < inf:
-        raise ValueError(f"scale must be finite, got {scale}")
+    scale = 1 / sqrt(head_dim) if scale is None else _checked_scale(scale)
     visibility = visibility.checked(batch, query_length, key.shape[2], query.device)
+    if not isinstance(tau, NUMBERS):
+        tau = plain_number(tau)
     gain, bias, taus = _affine_tensors(affine, tau, heads, query.device)
-    number = float(tau) if isinstance(tau, int | float) and taus is not None else None
+    number = float(tau) if isinstance(tau, NUMBERS) and taus is not None else None
     call = AttentionCall(query, key, value, gain, bias, taus, visibility, float(scale), number)
     check_table_length(call)
     return call
+
+
+def _checked_scale(scale: object) -> float:
+    number = scale if isinstance(scale, NUMBERS) else plain_number(scale)
+    if isinstance(number, bool) or not isinstance(number, NUMBERS):
+        raise TypeError(f"scale must be a number or None for 1/sqrt(head_dim), got {scale!r}")
+    if not -LARGEST_SCALE <= number <= LARGEST_SCALE:
+        raise ValueError(f"scale must be finite in float32, got {shown(scale)}")
+    return float(number)
 
 
 def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -153,6 +163,7 @@ def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
         if not dtype.is_floating_point or dtype.itemsize < 2:
             raise TypeError(f"{name} must be float64, float32, bfloat16 or float16, got {dtype}")
         if tensor.ndim != 4:
+            check_dense(name, tensor)
             raise ValueError(
                 f"{name} must be [batch, heads, sequence, head_dim], "
                 f"got {tensor.ndim} dimensions: {tuple(tensor.shape)}"
@@ -162,6 +173,9 @@ def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
                 f"{name} is on {tensor.device} but query is on {query.device}: "
                 "all tensors of a call must be on one device"
             )
+    if not (query.layout is key.layout is value.layout is STRIDED):
+        for name, tensor in (("query", query), ("key", key), ("value", value)):
+            check_dense(name, tensor)
     batch, heads, _, head_dim = query.shape
     key_batch, key_heads, key_length, key_dim = key.shape
     value_batch, value_heads, value_length, value_dim = value.shape
@@ -193,10 +207,12 @@ def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def _affine_tensors(
-    affine: DistanceAffine | None, tau: float | Tensor | None, heads: int, device: torch.device
+    affine: Any, tau: float | Tensor | None, heads: int, device: torch.device
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """The tables as [1 or heads, length], or tau as [1 or heads]."""
     if affine is None:
+        if isinstance(tau, Tensor):
+            check_dense("tau", tau)
         if isinstance(tau, Tensor) and tau.shape not in ((), (heads,)):
             raise ValueError(
                 f"tau must be a number, [] or [heads] = [{heads}], got shape {tuple(tau.shape)}"
@@ -205,7 +221,11 @@ def _affine_tensors(
             raise ValueError(f"tau is on {tau.device} but query is on {device}")
         return None, None, tau_tensor(tau, device)
     if not isinstance(affine, DistanceAffine):
-        raise TypeError(f"affine must be a DistanceAffine(gain, bias), got {type(affine).__name__}")
+        hint = "; to hide keys, use key_mask, key_documents or window"
+        raise TypeError(
+            f"affine must be a DistanceAffine(gain, bias), got {type(affine).__name__}"
+            f"{hint if isinstance(affine, Tensor) else ''}"
+        )
     for name, table in (("gain", affine.gain), ("bias", affine.bias)):
         if table.device != device:
             raise ValueError(f"affine.{name} is on {table.device} but query is on {device}")

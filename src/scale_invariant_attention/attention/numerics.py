@@ -6,6 +6,8 @@ would not achieve this (0 * NaN is NaN), so the backends multiply by the finite 
 """
 
 from contextlib import AbstractContextManager, nullcontext
+from numbers import Integral, Real
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +15,23 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 # TF32 has the exponents of float32, and this many bits less.
 TF32_DROPS = 13
+
+
+def plain_number(value: Any) -> Any:
+    """A number of NumPy or the like as one of Python; anything else as it is."""
+    if isinstance(value, bool | Tensor) or value is None:
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real) else value
+
+
+def check_dense(name: str, tensor: Tensor) -> None:
+    """Refuse sparse and nested tensors, which no backend reads."""
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        kind = "a nested tensor" if tensor.is_nested else f"the layout {tensor.layout}"
+        fix = "pad it, and hide the padding with key_mask" if tensor.is_nested else "use to_dense()"
+        raise TypeError(f"{name} must be a dense tensor, got {kind}: {fix}")
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:

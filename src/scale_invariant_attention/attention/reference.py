@@ -96,8 +96,12 @@ def _attention(call: AttentionCall) -> tuple[Tensor, Tensor]:
     query, key, value = (torch.where(torch.isfinite(t), t, 0) for t in (query, key, value))
     scores = call.scale * (query @ key.transpose(-2, -1))
     scores = _SpoilGradients.apply(scores, bad.unsqueeze(-1))  # type: ignore[no-untyped-call]
+    # So does a logit that overflows to -inf; one that overflows to inf makes its row NaN.
+    visible = visible & (gain * scores + bias != -torch.inf)
+    scores = torch.where(visible, scores, 0)
     logits = torch.where(visible, gain * scores + bias, -torch.inf)
     lse = torch.logsumexp(logits, dim=-1)
+    lse = lse.masked_fill(lse == torch.inf, torch.nan)
     weights = torch.exp(logits - lse.masked_fill(lse == -torch.inf, 0).unsqueeze(-1))
     out = torch.where(visible, weights, 0) @ value
     return out + spoiling.unsqueeze(-1), lse + spoiling

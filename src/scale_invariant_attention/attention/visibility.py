@@ -11,6 +11,15 @@ from typing import Any, TypedDict
 import torch
 from torch import Tensor
 
+from .numerics import check_dense, holds_values, plain_number
+
+# Positions are from -FARTHEST to FARTHEST - 1, so that 64 bits hold sums of a few distances.
+FARTHEST = 2**61
+# A tuple, because a union would be built at every use.
+INTEGERS = (int, torch.SymInt)
+# Up to this many values are read one by one, which takes less time than looking for their extremes.
+FEW = 64
+
 
 @dataclass(frozen=True, eq=False, kw_only=True, slots=True)
 class Visibility:
@@ -65,6 +74,7 @@ class Visibility:
 
         query_positions = row("query_positions", self.query_positions, query_length)
         key_positions = row("key_positions", self.key_positions, key_length)
+        check_positions(self.query_positions, self.key_positions)
         query_documents = row("query_documents", self.query_documents, query_length)
         key_documents = row("key_documents", self.key_documents, key_length)
         if key_documents is None and query_documents is not None:
@@ -278,13 +288,17 @@ def _padded_blocks(values: Tensor, block: int, fill: int | bool) -> Tensor:
     return torch.cat([values, filling], -1).view(*values.shape[:-1], blocks, block)
 
 
-def _count(name: str, value: int, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | torch.SymInt):
-        raise TypeError(f"{name} must be an integer, got {value!r}")
+def _count(name: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, INTEGERS):
+        number = plain_number(value)
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise TypeError(f"{name} must be an integer, got {value!r}")
+        value = number
     if value < least:
         raise ValueError(f"{name} must be at least {least}, got {value}")
-    # Operators take 64 bits, and no distance comes near it.
-    return min(value, 2**62)
+    # Operators take 64 bits, and all distances are smaller.
+    limited: int = min(value, 2 * FARTHEST)
+    return limited
 
 
 def _integer_row(
@@ -295,6 +309,7 @@ def _integer_row(
         return None
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} must be an integer tensor, got {type(tensor).__name__}")
+    check_dense(name, tensor)
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype == torch.bool:
         raise TypeError(f"{name} must be an integer tensor, got {tensor.dtype}")
     if tensor.shape not in ((length,), (batch, length)):
@@ -304,6 +319,38 @@ def _integer_row(
     if tensor.device != device:
         raise ValueError(f"{name} is on {tensor.device} but query is on {device}")
     return tensor.long() if tensor.ndim == 2 else tensor.long().unsqueeze(0)
+
+
+def check_positions(query_positions: Tensor | None, key_positions: Tensor | None) -> None:
+    """Raise for positions that are too far from 0, provided their values can be read."""
+    for name, tensor in (("query_positions", query_positions), ("key_positions", key_positions)):
+        # Smaller integers cannot be too large.
+        if tensor is None or tensor.dtype.itemsize < 8 or tensor.numel() == 0:
+            continue
+        if tensor.device.type != "cpu" or _is_watched(tensor):
+            return
+        if tensor.numel() <= FEW and tensor.ndim == 1:
+            values = tensor.tolist()
+        else:
+            # In uint64, torch finds no extremes; its upper half becomes negative.
+            wrapped = tensor.dtype == torch.uint64
+            values = [int(it) for it in (tensor.long() if wrapped else tensor).aminmax()]
+            values = [it % 2**64 if wrapped else it for it in values]
+        least, greatest = min(values), max(values)
+        if least < -FARTHEST or greatest >= FARTHEST:
+            got = f"{least} to {greatest}"
+            raise ValueError(f"{name} must be from -2**61 to 2**61 - 1, got {got}")
+
+
+def _is_watched(tensor: Tensor) -> bool:
+    """Whether something traces or transforms operations, and must not see a value being read."""
+    return (
+        # First: a compiler does not trace the others.
+        not holds_values(tensor)
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._functorch.maybe_current_level() is not None
+        or torch._C._get_tracing_state() is not None
+    )
 
 
 def _last(of_keys: Tensor, query_length: int, kind: str) -> Tensor:
@@ -321,6 +368,8 @@ def _check_key_mask(
 ) -> None:
     if key_mask is None:
         return
+    if isinstance(key_mask, Tensor):
+        check_dense("key_mask", key_mask)
     if not isinstance(key_mask, Tensor) or key_mask.dtype != torch.bool:
         kind = key_mask.dtype if isinstance(key_mask, Tensor) else type(key_mask).__name__
         raise TypeError(f"key_mask must be a bool tensor, False hides a key; got {kind}")

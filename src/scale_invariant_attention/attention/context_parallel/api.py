@@ -1,7 +1,7 @@
 """The public function of context parallelism: checks, agreement of the ranks, and autograd."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, Never, Protocol, Unpack
 
 import torch
 from torch import Tensor
@@ -45,7 +45,7 @@ def context_parallel_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    *,
+    *misplaced: Never,
     tau: float | Tensor = 10.0,
     affine: DistanceAffine | None = None,
     scale: float | None = None,
@@ -91,7 +91,7 @@ def context_parallel_attention(
     """
     ranks = Ranks.of_group(group)
     with agree(ranks, "context_parallel_attention") as agreement:
-        seen = visibility_from("context_parallel_attention", visibility)
+        seen = visibility_from("context_parallel_attention", 3, misplaced, visibility)
         if method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(METHODS)}; got {method!r}")
         if not isinstance(return_lse, bool):
