@@ -96,5 +96,5 @@ def test_each_of_two_ranks_needs_little_more_than_half_the_memory(shape):
     for processes in (1, 2):
         side = Side(problem, "ring", "zigzag", processes, 1)
         with started([side], PROMPT_MALLOC) as (workers,):
-            peaks.append(workers.run()[1])
+            peaks.append(workers.run().mib)
     assert peaks[1] <= 0.55 * peaks[0]

@@ -6,7 +6,8 @@
 
 One process runs the op on the whole sequence with all threads. Against it, several processes hold a part
 of the sequence each, and have their share of the threads. All of them are started once and take turns,
-so that both sides see the same machine. Peak memory is that of a rank above what it holds before it
+so that both sides see the same machine. Processor time per thread is less disturbed by other work on
+the machine than elapsed time, but does not include waiting. Peak memory is that of a rank above what it holds before it
 makes its inputs, so that inputs, outputs and gradients count; it is measured in processes of its own,
 whose malloc returns freed blocks to the system.
 """
@@ -23,7 +24,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -65,6 +67,14 @@ class Side:
         return cls(Problem.named(*sizes), method, layout, int(processes), int(threads))
 
 
+class Measured(NamedTuple):
+    """Seconds, processor seconds of all threads, and MiB of one run."""
+
+    seconds: float
+    processor_seconds: float
+    mib: float
+
+
 class Workers:
     """The processes of one side, which run whenever they are asked to."""
 
@@ -82,8 +92,8 @@ class Workers:
             for rank in range(side.processes)
         ]
 
-    def run(self) -> tuple[float, float]:
-        """Seconds of the slowest process, and MiB of the largest."""
+    def run(self) -> Measured:
+        """Run once: the most of any process."""
         for child in self._children:
             assert child.stdin is not None
             child.stdin.write("run\n")
@@ -95,7 +105,7 @@ class Workers:
             if not line:
                 raise RuntimeError(f"a process ended with exit status {child.wait()}")
             answers.append(json.loads(line))
-        return max(it[0] for it in answers), max(it[1] for it in answers) / MIB
+        return Measured(*map(max, zip(*answers, strict=True)))
 
     def end(self) -> None:
         """End the processes."""
@@ -124,17 +134,23 @@ def compare(
     sides: list[Side], rounds: int, say: Callable[[str], None]
 ) -> list[ContextParallelTiming]:
     """Time all sides in turn, then measure their memory; ratios are to the first side."""
-    seconds: list[list[float]] = [[] for _ in sides]
+    found: list[list[Measured]] = [[] for _ in sides]
     with started(sides, {}) as workers:
         for index in range(rounds):
-            for side, times, it in zip(sides, seconds, workers, strict=True):
-                times.append(it.run()[0])
-                say(f"round {index + 1}: {side.processes} x {side.threads}: {times[-1]:.2f} s")
+            for side, runs, it in zip(sides, found, workers, strict=True):
+                runs.append(it.run())
+                spent = f"{runs[-1].seconds:.2f} s, {runs[-1].processor_seconds:.2f} s of processor"
+                say(f"round {index + 1}: {side.processes} x {side.threads}: {spent}")
     memory = []
     for side in sides:
         with started([side], PROMPT_MALLOC) as (it,):
-            memory.append(it.run()[1])
+            memory.append(it.run().mib)
         say(f"{side.processes} x {side.threads}: {memory[-1]:.0f} MiB")
+    seconds = [[it.seconds for it in runs] for runs in found]
+    per_thread = [
+        median(it.processor_seconds for it in runs) / side.threads
+        for runs, side in zip(found, sides, strict=True)
+    ]
     return [
         ContextParallelTiming(
             shape=side.problem.shape,
@@ -148,11 +164,13 @@ def compare(
             low_s=min(times),
             high_s=max(times),
             ratio=median(mine / first for mine, first in zip(times, seconds[0], strict=True)),
+            processor_s=busy,
+            processor_ratio=busy / per_thread[0],
             peak_memory_mib=mib,
             memory_ratio=mib / memory[0],
             rounds=rounds,
         )
-        for side, times, mib in zip(sides, seconds, memory, strict=True)
+        for side, times, busy, mib in zip(sides, seconds, per_thread, memory, strict=True)
     ]
 
 
@@ -168,8 +186,10 @@ def work(store: str, rank: int, side: Side) -> None:
     for _ in sys.stdin:
         floor = status("VmRSS")
         reset_mark()
+        spent = process_time()
         seconds = _run(side)
-        print(json.dumps([seconds, status("VmHWM") - floor]), flush=True)
+        measured = Measured(seconds, process_time() - spent, (status("VmHWM") - floor) / MIB)
+        print(json.dumps(measured), flush=True)
     if side.processes > 1:
         dist.destroy_process_group()
 

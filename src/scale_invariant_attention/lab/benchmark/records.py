@@ -119,7 +119,7 @@ class ModelTiming:
 class ContextParallelTiming:
     """Processes that share a sequence, relative to one process with all threads: time and memory.
 
-    Times and memory are those of the slowest and the largest process.
+    Times and memory are those of the slowest and the largest process, processor time is per thread.
     """
 
     shape: str
@@ -133,6 +133,8 @@ class ContextParallelTiming:
     low_s: float
     high_s: float
     ratio: float
+    processor_s: float
+    processor_ratio: float
     peak_memory_mib: float
     memory_ratio: float
     rounds: int
