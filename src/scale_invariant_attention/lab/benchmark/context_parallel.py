@@ -6,10 +6,12 @@
 
 One process runs the op on the whole sequence with all threads. Against it, several processes hold a part
 of the sequence each, and have their share of the threads. All of them are started once and take turns,
-so that both sides see the same machine. Processor time per thread is less disturbed by other work on
-the machine than elapsed time, but does not include waiting. Peak memory is that of a rank above what it holds before it
-makes its inputs, so that inputs, outputs and gradients count; it is measured in processes of its own,
-whose malloc returns freed blocks to the system.
+so that both sides see the same machine. Processor time per thread is less disturbed by other work on the
+machine than elapsed time, but does not include waiting.
+
+Peak memory is that of a rank above what it holds before it makes its inputs, so that inputs, outputs
+and gradients count; it is measured in processes of its own, whose malloc returns freed blocks to the
+system.
 """
 
 import argparse
