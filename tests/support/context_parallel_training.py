@@ -100,7 +100,7 @@ def compare(config, context_parallel):
 
 
 def evaluating(rank):
-    words = ["evaluate", str(FOLDER / "1"), "--lengths", "30,61", "--tokens", "1220"]
+    words = ["evaluate", str(FOLDER / "1"), "--lengths", "31,62", "--tokens", "620"]
     done = CliRunner().invoke(app, [*words, "-o", str(FOLDER / "evaluation")])
     assert done.exit_code == 0, done.output
     assert ("By position" in done.stdout) == (rank == 0)
