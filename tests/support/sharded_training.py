@@ -146,7 +146,7 @@ def killed(rank):
 def muon_of_parts(rank):
     with open_ranks("cpu") as ranks:
         model = Sharded(small_model(), ranks, compiled=False).model
-        _, muon = build_optimisers(model).optimisers
+        _, muon = build_optimisers(model, precision="bfloat16").optimisers
         assert (type(muon), muon.dtype) == (Muon, torch.bfloat16)
 
 

@@ -258,7 +258,7 @@ def test_a_negative_factor_is_refused():
 def test_torchs_muon_runs_where_bfloat16_is_fast(monkeypatch, fast):
     monkeypatch.setattr(module, "fast_in_bfloat16", lambda _: fast)
     model = model_of()
-    muon = build_optimisers(model).optimisers[1]
+    muon = build_optimisers(model, precision="bfloat16").optimisers[1]
     assert type(muon) is (torch.optim.Muon if fast else Muon)
     (group,) = muon.param_groups
     assert (group["lr"], group["momentum"]) == (0.02, 0.95)
@@ -273,5 +273,28 @@ def test_only_gpus_with_units_for_it_are_fast_in_bfloat16(monkeypatch, units):
         torch.cuda, "is_bf16_supported", lambda **options: asked.append(options) or units
     )
     assert module.fast_in_bfloat16(torch.device("cuda")) is units
-    assert not module.fast_in_bfloat16(torch.device("cpu"))
+    assert not module.fast_in_bfloat16(torch.device("meta"))
     assert asked == [{"including_emulation": False}]
+
+
+@pytest.mark.parametrize(
+    ("has", "library", "fast"),
+    [
+        ({"avx512_bf16": True, "amx_bf16": False}, True, True),
+        ({"avx512_bf16": False, "amx_bf16": True}, True, True),
+        ({"avx512_bf16": False, "amx_bf16": False}, True, False),
+        ({"avx512_bf16": True}, False, False),
+        # An ARM processor.
+        ({"neon": True}, True, False),
+    ],
+)
+def test_cpus_are_asked_for_their_units(monkeypatch, has, library, fast):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: library)
+    assert module.fast_in_bfloat16(torch.device("cpu")) is fast
+
+
+def test_float32_trainings_on_cpus_orthogonalise_in_float32(monkeypatch):
+    monkeypatch.setattr(module, "fast_in_bfloat16", lambda _: True)
+    muon = build_optimisers(model_of()).optimisers[1]
+    assert (type(muon), muon.dtype) == (Muon, None)

@@ -44,7 +44,10 @@ class Optimisers:
     """
 
     def __init__(
-        self, groups: Mapping[str, Mapping[str, nn.Parameter]], rates: LearningRates
+        self,
+        groups: Mapping[str, Mapping[str, nn.Parameter]],
+        rates: LearningRates,
+        precision: str = "float32",
     ) -> None:
         self.rates = rates
         self.schedule_factor = 1.0
@@ -57,7 +60,7 @@ class Optimisers:
         parameters = [p for group in groups.values() for p in group.values()]
         fused = all(p.device.type in ("cpu", "cuda") for p in parameters)
         self._adam = torch.optim.Adam(others, betas=BETAS, fused=fused)
-        self._muon = _muon(matrices, rates.matrices)
+        self._muon = _muon(matrices, rates.matrices, precision)
         # Every parameter by name, with its optimiser and the kinds of tensors in its state.
         self._by_name: dict[str, tuple[nn.Parameter, torch.optim.Optimizer, tuple[str, ...]]] = {
             name: (p, self._muon, MUON_STATE)
@@ -141,10 +144,14 @@ class Optimisers:
         self.set_schedule_factor(values["schedule_factor"])
 
 
-def build_optimisers(model: nn.Module, rates: LearningRates | None = None) -> Optimisers:
+def build_optimisers(
+    model: nn.Module, rates: LearningRates | None = None, *, precision: str = "float32"
+) -> Optimisers:
     """The optimisers of a GPT, which may be wrapped or compiled.
 
-    Weights and state are float32 (or float64); to compute in lower precision, use autocast.
+    Weights and state are float32 (or float64); to compute in lower precision, use autocast. With the
+    `precision` "bfloat16", Muon orthogonalises in it on CPUs that have units for it, as it always
+    does on GPUs.
 
     >>> from scale_invariant_attention.model import GPT, GPTConfig
     >>> model = GPT(GPTConfig.preset("mini"))
@@ -166,7 +173,7 @@ def build_optimisers(model: nn.Module, rates: LearningRates | None = None) -> Op
             fix = "to compute in less, train float32 weights under torch.autocast"
             got = f"{name} in {parameter.dtype}"
             raise ValueError(f"model must have weights in float32, got {got}; {fix}")
-    return Optimisers(groups, LearningRates() if rates is None else rates)
+    return Optimisers(groups, LearningRates() if rates is None else rates, precision)
 
 
 def plain_name(name: str) -> str:
@@ -179,18 +186,28 @@ def plain_name(name: str) -> str:
 
 
 def fast_in_bfloat16(device: torch.device) -> bool:
-    """Whether a device has units for bfloat16 matrix products."""
+    """Whether a device has units for bfloat16 matrix products, and torch uses them.
+
+    The device is asked what it has: an answer by the clock could differ when a run resumes.
+    """
+    if device.type == "cpu":
+        has = torch.cpu.get_capabilities()
+        units = has.get("avx512_bf16", False) or has.get("amx_bf16", False)
+        return bool(units and torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
     return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
-def _muon(matrices: list[nn.Parameter], rate: float) -> torch.optim.Optimizer:
+def _muon(matrices: list[nn.Parameter], rate: float, precision: str) -> torch.optim.Optimizer:
     """Muon in bfloat16 where that is fast, torch's own if every rank holds whole matrices.
 
+    On CPUs only if the training is in bfloat16: one in float32 gives the same numbers on all of them.
     Torch's is unaware of shards: ranks would communicate in most of its products, and it fails for a
     matrix of one row.
     """
     groups = [{"name": "matrices", "params": matrices, "lr": rate}]
-    fast = fast_in_bfloat16(matrices[0].device)
+    device = matrices[0].device
+    wanted = precision == "bfloat16" or device.type == "cuda"
+    fast = wanted and fast_in_bfloat16(device)
     if fast and not is_sharded(matrices[0]):
         return torch.optim.Muon(groups, momentum=MOMENTUM, nesterov=True, weight_decay=0.0)
     return Muon(groups, momentum=MOMENTUM, dtype=torch.bfloat16 if fast else None)

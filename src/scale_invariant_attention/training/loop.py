@@ -124,7 +124,7 @@ class _Training:
         self.run: Run | None = None
         self.step = 0
         if config.precision == "bfloat16" and not fast_in_bfloat16(self.device):
-            reason = "which has no units for bfloat16 and would take many times longer"
+            reason = "which has no units for bfloat16 (AVX512-BF16, AMX or those of a GPU)"
             raise ValueError(
                 f"precision must be float32 on {self.device}, {reason}, got 'bfloat16'"
             )
@@ -146,7 +146,8 @@ class _Training:
         self.model = self.held.model
         # The tensors that the optimisers update: a sharded model shows gathered ones for a while.
         self.parameters = list(self.model.parameters())
-        self.optimisers = build_optimisers(self.model, config.learning_rates())
+        rates = config.learning_rates()
+        self.optimisers = build_optimisers(self.model, rates, precision=config.precision)
         self.schedule = config.learning_schedule()
 
     def open_run(self) -> AbstractContextManager[Run]:
