@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 from backend_names import needs_kernels
+from contract_checks import hidden_nan_leaks
 from error_budgets import Judge, public_call, run
 from functorch.compile import make_boxed_func
 from random_contracts import Contract
@@ -82,6 +83,7 @@ SHARED_WORK = {
     "both directions": contract(250, 250, heads=1, is_causal=False, **tables(1, 250)),
     "one token, a cache": contract(1, 5000, heads=4, key_heads=2, size=64, tau=taus(4)),
     "three tokens, a cache": contract(3, 4999, heads=1, size=64, tau=taus(1)[0]),
+    "a block of queries, a cache": contract(33, 4999, heads=4, key_heads=2, size=64, tau=taus(4)),
     "bfloat16": contract(300, 300, heads=5, size=60, tau=taus(5), dtype=torch.bfloat16),
     "bfloat16, grouped heads": contract(
         111, 263, heads=4, key_heads=2, size=100, value_size=63, dtype=torch.bfloat16
@@ -159,9 +161,32 @@ CACHES = {
 @pytest.mark.parametrize("keys", [1, 63, 64, 65, 2047, 2048, 2049, 5000])
 @pytest.mark.parametrize("cache", CACHES.values(), ids=CACHES)
 def test_a_few_queries_against_a_cache(keys, cache):
-    """Up to four are decoded, with the cache in parts of 2048; more take the way of long sequences."""
+    """Up to eight are decoded, with the cache in parts of 2048; more are a block of queries."""
     shape = {"heads": 4, "key_heads": 2, "size": 20, "value_size": 9}
     check(*(contract(queries, keys, **shape, **cache(keys)) for queries in range(1, 10)))
+
+
+CHUNKS = {
+    "plain": lambda keys: {"tau": taus(4)},
+    "window": lambda keys: {"window": 1500, "sinks": 3},
+    "both directions": lambda keys: {"is_causal": False, **tables(4, keys)},
+    "mask": lambda keys: {"key_mask": torch.arange(keys).expand(1, keys) % 7 != 3},
+    "documents": lambda keys: {"key_documents": torch.arange(keys) // 1700},
+    "gaps": lambda keys: {"key_positions": torch.arange(keys) * 2 + torch.arange(keys) % 2},
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("chunk", CHUNKS.values(), ids=CHUNKS)
+def test_a_block_of_queries_against_a_cache(chunk, dtype):
+    """Up to 192 queries are one block, whose keys are packed in parts of 2048."""
+    shape = {"heads": 4, "key_heads": 2, "size": 20, "value_size": 9, "dtype": dtype}
+    cases = [
+        contract(queries, keys, **shape, **chunk(keys))
+        for queries, keys in ((17, 2049), (33, 4100), (192, 2305), (193, 2305))
+    ]
+    check(*cases)
+    assert [hidden_nan_leaks(case, "cpu") for case in cases] == [[]] * len(cases)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)

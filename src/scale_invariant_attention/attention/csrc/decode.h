@@ -140,6 +140,14 @@ static size_t partial_floats(const Call& call) {
     return PARTIAL_HEAD + round_up(call.value_size, PANEL);
 }
 
+SIA_INLINE void store_partial(float* partial, const Softmax& softmax, int64_t row, const float* out,
+                              int64_t width) {
+    partial[0] = softmax.highest[row];
+    partial[1] = sum(load(softmax.totals + row * WIDTH));
+    partial[2] = softmax.is_bad[row] & BAD;
+    memcpy(partial + PARTIAL_HEAD, out, width * 4);
+}
+
 struct DecodeMemory {
     float *query, *scores, *gain, *bias, *keys, *values, *out;
     Softmax softmax;
@@ -304,12 +312,8 @@ static void decode_item(const Plan& plan, int64_t item, void* memory) {
     if (!decode_part(plan, m, batch, key_head, part, false))
         decode_part(plan, m, batch, key_head, part, true);
     float* partial = plan.partial + item * rows * partial_floats(call);
-    for (int64_t r = 0; r < rows; ++r, partial += partial_floats(call)) {
-        partial[0] = m.softmax.highest[r];
-        partial[1] = sum(load(m.softmax.totals + r * WIDTH));
-        partial[2] = m.softmax.is_bad[r] & BAD;
-        memcpy(partial + PARTIAL_HEAD, m.out + r * width, width * 4);
-    }
+    for (int64_t r = 0; r < rows; ++r, partial += partial_floats(call))
+        store_partial(partial, m.softmax, r, m.out + r * width, width);
 }
 
 // Merge the parts of one row, in order.

@@ -85,23 +85,30 @@ void plan_affine(Plan& plan, OwnedLines& owned) {
     plan.far = plan.call.tau && greatest_distance(plan.geometry) >= plan.lines.length;
 }
 
-void decode(Plan& plan, const Kernels& kernels, int64_t threads) {
+// The ways to process a cache in parts: row by row, or with packed keys.
+struct InParts {
+    int64_t query_block, key_block;
+    size_t (*bytes)(const Plan&);
+    void (*item)(const Plan&, int64_t item, void* memory);
+};
+
+void in_parts(Plan& plan, const InParts& way, const Kernels& kernels, int64_t threads) {
     const Call& call = plan.call;
-    size_t geometry_size = geometry_bytes(call, 1, kernels.decode_block);
-    plan.part = PART / kernels.decode_block;
+    size_t geometry_size = geometry_bytes(call, way.query_block, way.key_block);
+    plan.part = PART / way.key_block;
     plan.parts = std::max<int64_t>(1, ceil_divide(call.key_length, PART));
     int64_t heads = call.batch * call.key_heads, rows = plan.group * call.query_length;
     size_t partial = heads * plan.parts * rows * kernels.partial_floats(call) * sizeof(float);
-    size_t each = Workspace::rounded(kernels.decode_bytes(plan));
+    size_t each = Workspace::rounded(way.bytes(plan));
     Workspace workspace(Workspace::rounded(geometry_size) + Workspace::rounded(partial) +
                         threads * each);
-    plan.geometry = make_geometry(call, 1, kernels.decode_block, workspace.take(geometry_size));
+    plan.geometry = make_geometry(call, way.query_block, way.key_block, workspace.take(geometry_size));
     plan.partial = static_cast<float*>(workspace.take(partial));
     char* memory = static_cast<char*>(workspace.take(threads * each));
     OwnedLines owned;
     plan_affine(plan, owned);
     parallel_items(threads, heads * plan.parts, memory, each,
-                   [&](int64_t i, void* m) { kernels.decode(plan, i, m); });
+                   [&](int64_t i, void* m) { way.item(plan, i, m); });
     parallel_items(1, heads * rows, memory, 0, [&](int64_t i, void* m) { kernels.merge(plan, i, m); });
 }
 
@@ -260,7 +267,11 @@ SIA_EXPORT int sia_forward(const Call* call) {
         int64_t threads = useful_threads(*call);
         bool few = plan.group * call->query_length <= kernels.decode_rows;
         if (call->query_length == 1 || (few && call->key_length > kernels.decode_block))
-            decode(plan, kernels, threads);
+            in_parts(plan, {1, kernels.decode_block, kernels.decode_bytes, kernels.decode}, kernels,
+                     threads);
+        else if (call->query_length <= kernels.query_block && call->key_length > PART)
+            in_parts(plan, {kernels.query_block, kernels.key_block, kernels.chunk_bytes, kernels.chunk},
+                     kernels, threads);
         else
             forward(plan, kernels, threads);
     });

@@ -11,50 +11,58 @@ constexpr int64_t SCORE_ROW = KEYS + 16;       // not a power of two, or rows wo
 static_assert(2 * (ROWS + PANEL) <= LINE_MARGIN, "rows reach no farther than that beyond what they see");
 static_assert(QUERIES % STRIP == 0 && STRIP % ROWS == 0 && KEYS % PANEL == 0, "blocks of whole tiles");
 
+// Operands in a packed block of keys or values.
 template <class Operand>
-SIA_INLINE int64_t packed_keys(const Call& call) {
-    return round_up(call.key_length, KEYS) * operands<Operand>(call.head_size);
+SIA_INLINE int64_t key_block_size(const Call& call) {
+    return KEYS * operands<Operand>(call.head_size);
 }
 
 template <class Operand>
-SIA_INLINE int64_t packed_values(const Call& call) {
-    return operands<Operand>(round_up(call.key_length, KEYS)) * round_up(call.value_size, PANEL);
+SIA_INLINE int64_t value_block_size(const Call& call) {
+    return operands<Operand>(KEYS) * round_up(call.value_size, PANEL);
 }
 
 static size_t packed_key_floats(const Call& call) {
-    return with_operand(call, [&](auto operand) { return packed_keys<decltype(operand)>(call); });
+    return with_operand(call, [&](auto operand) {
+        return round_up(call.key_length, KEYS) / KEYS * key_block_size<decltype(operand)>(call);
+    });
 }
 
 static size_t packed_value_floats(const Call& call) {
-    return with_operand(call, [&](auto operand) { return packed_values<decltype(operand)>(call); });
+    return with_operand(call, [&](auto operand) {
+        return round_up(call.key_length, KEYS) / KEYS * value_block_size<decltype(operand)>(call);
+    });
 }
 
 static size_t pack_bytes(const Plan& plan) { return row_buffer_floats(plan.call) * sizeof(float); }
 
 // Pack one block of keys and values of one head, in floats: keys [panel][D][PANEL], values
-// [block][Dv / PANEL][KEYS][PANEL].
+// [Dv / PANEL][KEYS][PANEL]. Returns whether some are not finite; `is_bad` says which.
 template <class Operand>
-static void pack_block_of(const Plan& plan, int64_t item, void* memory) {
-    const Call& call = plan.call;
-    int64_t blocks = plan.geometry.key_blocks, head = item / blocks, block = item % blocks;
-    int64_t place = plan.first_head + head, batch = place / call.key_heads;
-    int64_t key_head = place % call.key_heads, start = block * KEYS;
-    int64_t count = least(KEYS, call.key_length - start);
-    uint8_t* is_bad = plan.bad_keys + head * blocks * KEYS + start;
+static bool pack_keys(const Call& call, int64_t batch, int64_t key_head, int64_t block, Operand* keys,
+                      Operand* values, uint8_t* is_bad, float* buffer) {
+    int64_t start = block * KEYS, count = least(KEYS, call.key_length - start);
     memset(is_bad, 0, KEYS);
-    float* buffer = static_cast<float*>(memory);
-    Operand* keys = reinterpret_cast<Operand*>(plan.packed_keys) + head * packed_keys<Operand>(call) +
-                    start * operands<Operand>(call.head_size);
     pack_transposed(call, call.key, batch, key_head, start, count, round_up(count, PANEL),
                     call.head_size, keys, is_bad, buffer);
-    Operand* values = reinterpret_cast<Operand*>(plan.packed_values) +
-                      head * packed_values<Operand>(call) +
-                      operands<Operand>(start) * round_up(call.value_size, PANEL);
     pack_right(call, call.value, batch, key_head, start, count, KEYS, call.value_size, values, is_bad,
                buffer);
     uint8_t any = 0;
     for (int64_t k = 0; k < KEYS; ++k) any |= is_bad[k];
-    plan.bad_blocks[head * blocks + block] = any;
+    return any;
+}
+
+template <class Operand>
+static void pack_block_of(const Plan& plan, int64_t item, void* memory) {
+    const Call& call = plan.call;
+    int64_t blocks = plan.geometry.key_blocks, block = item % blocks;
+    int64_t place = plan.first_head + item / blocks;
+    Operand* keys = reinterpret_cast<Operand*>(plan.packed_keys) + item * key_block_size<Operand>(call);
+    Operand* values =
+        reinterpret_cast<Operand*>(plan.packed_values) + item * value_block_size<Operand>(call);
+    plan.bad_blocks[item] =
+        pack_keys(call, place / call.key_heads, place % call.key_heads, block, keys, values,
+                  plan.bad_keys + item * KEYS, static_cast<float*>(memory));
 }
 
 static void pack_block(const Plan& plan, int64_t item, void* memory) {
@@ -117,7 +125,8 @@ struct Logits {
 
 // A few rows of a tile, whose scores fit into the first-level cache.
 struct Strip {
-    int64_t first, rows;         // of the block of queries; whole tiles of ROWS
+    int64_t first, queries;      // of the block of queries
+    int64_t rows;                // the same in whole tiles of ROWS
     Range seen;                  // keys that some row sees
     Range ranges[STRIP / ROWS];  // the same per group of ROWS rows
     bool plain[STRIP / ROWS];    // whether all rows of a group see the same whole panels
@@ -132,7 +141,8 @@ static Strip make_strip(const Call& call, const TilePlace& place, int64_t first,
     finite_place.kind = place.finite_kind;
     Strip strip = {};
     strip.first = first;
-    strip.rows = least(STRIP, round_up(queries - first, ROWS));
+    strip.queries = least(STRIP, queries - first);
+    strip.rows = round_up(strip.queries, ROWS);
     strip.seen = {KEYS, 0};
     for (int64_t i = 0; i < strip.rows; i += ROWS) {
         Range range = seen_range(call, place, first + i, ROWS);
@@ -162,12 +172,14 @@ static void strip_scores(const Plan& plan, const TilePlace& place, const Strip& 
             if (c + PANEL <= range.low || c >= range.high) continue;
             int64_t row = strip.first + i;
             float *scores = m.scores + i * SCORE_ROW + c, *tops = m.tops + i * WIDTH;
+            const Operand* query = m.query + row * PANEL;
             if (strip.plain[i / ROWS])
-                product<PANEL, 1>(m.query + row * PANEL, QUERIES * PANEL, keys + c * depth, depth,
-                                  Logits<Operand>{scores, tops, gain + c - row, bias + c - row, scale});
+                product_of_rows<PANEL, 1>(
+                    strip.queries - i, query, QUERIES * PANEL, keys + c * depth, depth,
+                    Logits<Operand>{scores, tops, gain + c - row, bias + c - row, scale});
             else
-                product<PANEL, 1>(m.query + row * PANEL, QUERIES * PANEL, keys + c * depth, depth,
-                                  Scores<Operand>{scores, SCORE_ROW, scale});
+                product_of_rows<PANEL, 1>(strip.queries - i, query, QUERIES * PANEL, keys + c * depth,
+                                          depth, Scores<Operand>{scores, SCORE_ROW, scale});
         }
 }
 
@@ -194,20 +206,21 @@ template <class Operand>
 static void strip_values(const Plan& plan, const Strip& strip, const ForwardMemory<Operand>& m,
                          const Operand* values) {
     const Operand* weights = reinterpret_cast<const Operand*>(m.scores);
+    const Operand* rest = reinterpret_cast<const Operand*>(m.rest);
     int64_t width = round_up(plan.call.value_size, PANEL);
     for (int64_t c = 0; c < width; c += PANEL)
         for (int64_t i = 0; i < strip.rows; i += ROWS) {
             Range range = operand_range<Operand>(strip.ranges[i / ROWS]);
             if (range.low >= range.high) continue;
-            int64_t row = strip.first + i;
-            product<SCORE_ROW, 1>(weights + i * SCORE_ROW + range.low, PANEL,
-                                  values + c * operands<Operand>(KEYS) + range.low * PANEL,
-                                  range.high - range.low,
-                                  ScaleAndAdd{m.out + row * width + c, width, m.softmax.shrink + row});
+            int64_t row = strip.first + i, depth = range.high - range.low;
+            int64_t left = i * SCORE_ROW + range.low;
+            const Operand* right = values + c * operands<Operand>(KEYS) + range.low * PANEL;
+            float* out = m.out + row * width + c;
+            product_of_rows<SCORE_ROW, 1>(strip.queries - i, weights + left, PANEL, right, depth,
+                                          ScaleAndAdd{out, width, m.softmax.shrink + row});
             if (strip.keeps_rest[i / ROWS])
-                product<SCORE_ROW, 1>(reinterpret_cast<const Operand*>(m.rest) + i * SCORE_ROW + range.low,
-                                      PANEL, values + c * operands<Operand>(KEYS) + range.low * PANEL,
-                                      range.high - range.low, Add{m.out + row * width + c, width});
+                product_of_rows<SCORE_ROW, 1>(strip.queries - i, rest + left, PANEL, right, depth,
+                                              Add{out, width});
         }
 }
 
@@ -221,6 +234,19 @@ static void forward_tile(const Plan& plan, const TilePlace& place, const Forward
         strip_softmax(plan, place, strip, m, queries);
         strip_values(plan, strip, m, values);
     }
+}
+
+// Pack a block of queries, which have seen no key so far.
+template <class Operand>
+static void start_rows(const Call& call, const ForwardMemory<Operand>& m, int64_t batch, int64_t head,
+                       int64_t start, int64_t queries) {
+    int64_t rows = round_up(queries, ROWS), width = round_up(call.value_size, PANEL);
+    memset(m.softmax.is_bad, 0, QUERIES);
+    pack_queries(call, batch, head, start, queries, QUERIES, m.query, m.softmax.is_bad, m.buffer);
+    memset(m.out, 0, rows * width * 4);
+    memset(m.softmax.totals, 0, rows * WIDTH * 4);
+    memset(m.softmax.shrink, 0, rows * 4);
+    for (int64_t i = 0; i < rows; ++i) m.softmax.highest[i] = -__builtin_inff();
 }
 
 template <class Operand>
@@ -237,24 +263,16 @@ static void forward_item_of(const Plan& plan, int64_t item, void* memory) {
     int64_t start = block * QUERIES, queries = least(QUERIES, call.query_length - start);
     int64_t width = round_up(call.value_size, PANEL);
 
-    memset(m.softmax.is_bad, 0, QUERIES);
-    pack_queries(call, batch, query_head, start, queries, QUERIES, m.query, m.softmax.is_bad, m.buffer);
-    int64_t rows = round_up(queries, ROWS);
-    memset(m.out, 0, rows * width * 4);
-    memset(m.softmax.totals, 0, rows * WIDTH * 4);
-    memset(m.softmax.shrink, 0, rows * 4);
-    for (int64_t i = 0; i < rows; ++i) m.softmax.highest[i] = -__builtin_inff();
-    const Operand* keys =
-        reinterpret_cast<const Operand*>(plan.packed_keys) + key_head * packed_keys<Operand>(call);
-    const Operand* values =
-        reinterpret_cast<const Operand*>(plan.packed_values) + key_head * packed_values<Operand>(call);
+    start_rows(call, m, batch, query_head, start, queries);
+    const Operand* keys = reinterpret_cast<const Operand*>(plan.packed_keys);
+    const Operand* values = reinterpret_cast<const Operand*>(plan.packed_values);
     for (int64_t n = 0; n < geometry.key_blocks; ++n) {
-        int64_t flags = key_head * geometry.key_blocks + n;
-        const uint8_t* bad = plan.bad_blocks[flags] ? plan.bad_keys + flags * KEYS : nullptr;
+        int64_t packed = key_head * geometry.key_blocks + n;
+        const uint8_t* bad = plan.bad_blocks[packed] ? plan.bad_keys + packed * KEYS : nullptr;
         TilePlace tile = tile_place(plan, batch, query_head, block, n, bad);
         if (tile.kind == Tile::EMPTY) continue;
-        forward_tile(plan, tile, m, keys + n * KEYS * operands<Operand>(call.head_size),
-                     values + n * operands<Operand>(KEYS) * width, queries);
+        forward_tile(plan, tile, m, keys + packed * key_block_size<Operand>(call),
+                     values + packed * value_block_size<Operand>(call), queries);
     }
     int64_t first = (batch * call.query_heads + query_head) * call.query_length + start;
     for (int64_t i = 0; i < queries; ++i) {

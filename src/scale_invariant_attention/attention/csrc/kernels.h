@@ -6,6 +6,7 @@
 #pragma once
 
 #include "backward.h"
+#include "chunk.h"
 #include "decode.h"
 #include "forward.h"
 #include "limits.h"
@@ -31,6 +32,8 @@
         SIA_ISA::forward_item,                                                                     \
         SIA_ISA::decode_bytes,                                                                     \
         SIA_ISA::decode_item,                                                                      \
+        SIA_ISA::chunk_bytes,                                                                      \
+        SIA_ISA::chunk_item,                                                                       \
         SIA_ISA::merge_item,                                                                       \
         SIA_ISA::backward_bytes,                                                                   \
         SIA_ISA::backward_item,                                                                    \

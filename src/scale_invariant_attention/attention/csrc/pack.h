@@ -83,9 +83,11 @@ static void pack_transposed(const Call& call, const Tensor& tensor, int64_t batc
                             uint8_t* is_bad, float* buffer) {
     for (int64_t first = 0; first < rows; first += PANEL, to += size * PANEL) {
         int64_t here = greatest(0, least(PANEL, count - first));
-        if (here < PANEL) memset(to, 0, size * PANEL * 4);
+        // Missing rows are zeros in the buffer, where present ones would be converted to.
+        memset(buffer + here * size, 0, (PANEL - here) * size * 4);
         const float* row[PANEL];
         bool good = true;
+        for (int64_t k = here; k < PANEL; ++k) row[k] = buffer + k * size;
         for (int64_t k = 0; k < here; ++k) {
             row[k] = read_row(call, tensor, batch, head, start + first + k, size, buffer + k * size);
             if (all_finite(row[k], size)) continue;
@@ -93,7 +95,7 @@ static void pack_transposed(const Call& call, const Tensor& tensor, int64_t batc
             if (is_bad) is_bad[first + k] = 1;
         }
         int64_t d = 0;
-        if (good && here == PANEL)
+        if (good)
             for (; d + WIDTH <= size; d += WIDTH)
                 for (int k = 0; k < PANEL; k += WIDTH) {
                     Vec square[WIDTH];
@@ -102,7 +104,7 @@ static void pack_transposed(const Call& call, const Tensor& tensor, int64_t batc
                     for (int n = 0; n < WIDTH; ++n) store(to + (d + n) * PANEL + k, square[n]);
                 }
         for (; d < size; ++d)
-            for (int64_t k = 0; k < here; ++k) to[d * PANEL + k] = finite(row[k][d]);
+            for (int64_t k = 0; k < PANEL; ++k) to[d * PANEL + k] = finite(row[k][d]);
     }
 }
 

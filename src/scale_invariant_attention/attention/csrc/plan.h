@@ -17,7 +17,7 @@ struct Plan {
     float *packed_keys, *packed_values;
     uint8_t *bad_keys, *bad_blocks;
 
-    // Decoding: the softmax of each part of the cache, by head, part and row.
+    // Decoding and chunks: the softmax of each part of the cache, by head, part and row.
     int64_t part, parts;        // length of a part, number of parts
     float* partial;
 
@@ -48,6 +48,8 @@ struct Kernels {
     void (*forward)(const Plan&, int64_t item, void* memory);
     size_t (*decode_bytes)(const Plan&);
     void (*decode)(const Plan&, int64_t item, void* memory);
+    size_t (*chunk_bytes)(const Plan&);
+    void (*chunk)(const Plan&, int64_t item, void* memory);
     void (*merge)(const Plan&, int64_t item, void* memory);
     size_t (*backward_bytes)(const Plan&);
     void (*backward)(const Plan&, int64_t item, void* memory);

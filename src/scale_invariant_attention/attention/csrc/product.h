@@ -76,12 +76,12 @@ struct ScaleAndAdd {
 
 // Pass on, row by row, the sums over k < depth of left(i, k) * right[k][j], where
 // left(i, k) = left[i * ROW + (k % PANEL) * STEP + (k / PANEL) * jump].
-template <int ROW, int STEP, class Operand, class Finish>
+template <int ROW, int STEP, int R = ROWS, class Operand, class Finish>
 SIA_INLINE void product(const Operand* left, ptrdiff_t jump, const Operand* right, int64_t depth,
                         Finish finish) {
-    Vec sums[ROWS][VECTORS];
+    Vec sums[R][VECTORS];
 #pragma GCC unroll 16
-    for (int i = 0; i < ROWS; ++i)
+    for (int i = 0; i < R; ++i)
 #pragma GCC unroll 4
         for (int v = 0; v < VECTORS; ++v) sums[i][v] = Vec{};
 
@@ -90,7 +90,7 @@ SIA_INLINE void product(const Operand* left, ptrdiff_t jump, const Operand* righ
 #pragma GCC unroll 4
         for (int v = 0; v < VECTORS; ++v) columns[v] = load_operands(b + v * WIDTH);
 #pragma GCC unroll 16
-        for (int i = 0; i < ROWS; ++i) {
+        for (int i = 0; i < R; ++i) {
             auto operand = splat_operand(a + i * ROW);
 #pragma GCC unroll 4
             for (int v = 0; v < VECTORS; ++v) sums[i][v] = add_products(sums[i][v], operand, columns[v]);
@@ -108,7 +108,21 @@ SIA_INLINE void product(const Operand* left, ptrdiff_t jump, const Operand* righ
         right += PANEL;
     }
 #pragma GCC unroll 16
-    for (int i = 0; i < ROWS; ++i) finish(i, sums[i]);
+    for (int i = 0; i < R; ++i) finish(i, sums[i]);
+}
+
+// The same for at least the first `rows` rows: the last ones of a block may be fewer than a tile has.
+constexpr int FEW_ROWS = ROWS % 3 == 0 ? ROWS / 3 : ROWS / 2;
+
+template <int ROW, int STEP, class Operand, class Finish>
+SIA_INLINE void product_of_rows(int64_t rows, const Operand* left, ptrdiff_t jump, const Operand* right,
+                                int64_t depth, Finish finish) {
+    if (rows > 2 * FEW_ROWS)
+        product<ROW, STEP>(left, jump, right, depth, finish);
+    else if (rows > FEW_ROWS)
+        product<ROW, STEP, 2 * FEW_ROWS>(left, jump, right, depth, finish);
+    else
+        product<ROW, STEP, FEW_ROWS>(left, jump, right, depth, finish);
 }
 
 }  // namespace SIA_ISA

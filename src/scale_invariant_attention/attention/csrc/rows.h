@@ -169,8 +169,8 @@ struct Softmax {
 // Turn `count` <= ROWS rows of scores into weights; the first of them is row `at` of the softmax.
 // `logits(i, row, saw_bad)` turns the scores of the i-th into logits and returns the highest.
 template <class Operand, class Logits>
-SIA_INLINE void softmax_rows(float* scores, float* rest, int64_t score_row, int64_t count, int64_t first, int64_t end,
-                             const Softmax& softmax, int64_t at, Logits logits) {
+SIA_INLINE void softmax_rows(float* scores, float* rest, int64_t score_row, int64_t count, int64_t first,
+                             int64_t end, const Softmax& softmax, int64_t at, Logits logits) {
     constexpr int PLACES = (ROWS + WIDTH - 1) / WIDTH * WIDTH;
     float before[PLACES], base[PLACES], shrink[PLACES];
     for (int64_t i = 0; i < count; ++i) {
