@@ -187,7 +187,7 @@ def records(folder: Path) -> Iterator[Opened]:
 def records_without_a_hash(folder: Path) -> Iterator[Opened]:
     """The record of a trial from before records had hashes; not all damage to it can be found."""
     path = folder / RECORD.name
-    path.write_bytes(RECORD.read_bytes())
+    path.write_bytes(record_text(verified(json.loads(RECORD.read_bytes()))))
     yield _opened(folder, lambda: read_record(path, TrainingConfig))
 
 
