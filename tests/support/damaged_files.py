@@ -25,8 +25,14 @@ from scale_invariant_attention.data import (
 )
 from scale_invariant_attention.data.shards import shards_encoding
 from scale_invariant_attention.files.download import download
+from scale_invariant_attention.files.manifest import verified
 from scale_invariant_attention.lab.measurements import EvaluationResults
-from scale_invariant_attention.lab.records import read_record, read_results, write_record
+from scale_invariant_attention.lab.records import (
+    read_record,
+    read_results,
+    record_text,
+    write_record,
+)
 from scale_invariant_attention.lab.trained_models import subject_of
 from scale_invariant_attention.model import GPT, GPTConfig
 from scale_invariant_attention.training import TrainedModel, TrainingConfig, open_trained, train
