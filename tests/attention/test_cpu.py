@@ -14,6 +14,8 @@ from random_contracts import Contract
 from torch._dynamo.backends.common import aot_autograd
 
 import scale_invariant_attention as sia
+from scale_invariant_attention.attention import Visibility, cpu
+from scale_invariant_attention.attention.contract import checked_call
 from scale_invariant_attention.lab.benchmark.peak_memory import peak_memory
 from scale_invariant_attention.lab.benchmark.problem import Problem
 
@@ -280,3 +282,14 @@ def test_memory_beyond_inputs_outputs_and_gradients_is_small(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     peak = peak_memory("cpu", Problem.named("6x128", "8192", "forward+backward"))
     assert peak <= 128 * MIB
+
+
+@pytest.mark.parametrize(("length", "reaches"), [(1024, True), (64, False)])
+def test_many_pairs_far_apart_read_their_affine_from_lines(length, reaches):
+    """Blocks of a long sequence on several ranks; a few pairs far apart are computed one by one."""
+    tensors = torch.randn(3, 1, 1, length, 8).unbind()
+    positions = torch.arange(length)
+    seen = Visibility(query_positions=positions + 120_000, key_positions=positions)
+    call = checked_call(*tensors, affine=None, tau=10.0, visibility=seen)
+    packed, _alive = cpu._packed(call)
+    assert (cpu.LIBRARY.sia_affine_length(packed) > 120_000) == reaches

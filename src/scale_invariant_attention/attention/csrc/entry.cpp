@@ -25,8 +25,9 @@ constexpr int OUT_OF_MEMORY = 1, FAILED = 2;
 constexpr int64_t INTERFACE = 2;
 // Keys and values are packed for as many heads at a time as fit into this, at least one.
 constexpr int64_t PACKED_AT_MOST = int64_t(32) << 20;
-// With tau, greater distances are computed one by one, because positions can be arbitrarily far apart.
-constexpr int64_t LINES_AT_LEAST = 1 << 16;
+// With tau, greater distances are computed pair by pair, because positions can be arbitrarily far apart.
+// A line pays off if it is shorter than a quarter of the pairs, as long as it fits into memory.
+constexpr int64_t LINES_AT_LEAST = 1 << 16, LINES_FOR_PAIRS_AT_MOST = 1 << 21, PAIRS_PER_DISTANCE = 4;
 // Multiply-adds that one thread finishes before a second one has woken up.
 constexpr double WORTH_A_THREAD = 2e5;
 // Keys in a part of the cache.
@@ -73,7 +74,9 @@ int64_t lines_length(const Geometry& geometry) {
     const Call& call = *geometry.call;
     int64_t length = greatest_distance(geometry) + 1;
     if (!call.tau) return std::min(length, call.table_length);
-    return std::min(length, std::max(LINES_AT_LEAST, 2 * (call.query_length + call.key_length)));
+    int64_t paid_off = call.query_length * call.key_length / PAIRS_PER_DISTANCE;
+    return std::min(length, std::max({LINES_AT_LEAST, 2 * (call.query_length + call.key_length),
+                                      std::min(paid_off, LINES_FOR_PAIRS_AT_MOST)}));
 }
 
 void plan_affine(Plan& plan, OwnedLines& owned) {
