@@ -182,7 +182,7 @@ def test_a_configuration_that_does_not_fit_is_refused_with_the_folder(change, co
         ({"scheme_options": {"base": 10**400}}, "base must be finite, got an integer of 1329 bits"),
         ({"scheme_name": {}}, "scheme"),
         ({"heads": 48 * 10**30}, "width must be a multiple of heads"),
-        ({"train_length": -1}, "train_length must satisfy train_length >= 1, got -1"),
+        ({"train_length": -1}, "train_length must be at least 1, got -1"),
     ],
 )
 def test_hostile_sizes_are_refused_before_anything_is_built(
