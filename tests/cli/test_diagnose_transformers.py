@@ -125,7 +125,7 @@ def test_weights_must_be_complete_and_not_pickled(tmp_path):
     )
     done = run(tmp_path / "llama", "--lengths", LENGTH)
     assert done.exit_code == 1
-    assert "lack 3 tensors of its configuration" in done.stderr
+    assert "lack tensors of its configuration" in done.stderr
     (tmp_path / "llama" / "model.safetensors").unlink()
     torch.save(whole, tmp_path / "llama" / "pytorch_model.bin")
     done = run(tmp_path / "llama", "--lengths", LENGTH)
