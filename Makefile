@@ -39,13 +39,16 @@ types: $(INSTALLED)
 CASES ?= 100000
 SECONDS ?= inf
 SEED ?= 1000000
+# For example RECORD=results/fuzzing.json.
+RECORD ?=
+recorded = $(if $(RECORD),--record $(RECORD))
 fuzz: $(INSTALLED)  ## Random contracts: make fuzz SECONDS=600, make fuzz CASES=1 SEED=123.
-	$(BIN)/python tests/fuzz_contracts.py --cases $(CASES) --seconds $(SECONDS) --seed $(SEED)
+	$(BIN)/python tests/fuzz_contracts.py --cases $(CASES) --seconds $(SECONDS) --seed $(SEED) $(recorded)
 
 FILE_CASES ?= 20000
 FILE_SEED ?= 0
 fuzz-files: $(INSTALLED)  ## Damaged models, checkpoints, shards, records: make fuzz-files FILE_CASES=100000.
-	$(BIN)/python tests/fuzz_files.py --cases $(FILE_CASES) --seed $(FILE_SEED)
+	$(BIN)/python tests/fuzz_files.py --cases $(FILE_CASES) --seed $(FILE_SEED) $(recorded)
 
 TRITON_CASES ?= 5000
 fuzz-triton: $(INSTALLED)  ## Random contracts on the Triton kernels, in Triton's interpreter.
@@ -63,12 +66,14 @@ sanitize sanitize-threads: SECONDS = 300
 sanitize: build/sanitize/_kernels.so  ## Five minutes of random contracts, or make sanitize SECONDS=60.
 	$(call preload,libasan.so) ASAN_OPTIONS=detect_leaks=0 \
 	UBSAN_OPTIONS=print_stacktrace=1 SIA_KERNELS=$(abspath $<) \
-	$(BIN)/python tests/fuzz_contracts.py --cases $(CASES) --seconds $(SECONDS) --seed $(SEED)
+	$(BIN)/python tests/fuzz_contracts.py --cases $(CASES) --seconds $(SECONDS) --seed $(SEED) \
+		--name $@ $(recorded)
 
 sanitize-threads: build/thread-sanitize/_kernels.so
 	$(call preload,libtsan.so) \
 	TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1 SIA_KERNELS=$(abspath $<) \
-	$(BIN)/python tests/fuzz_contracts.py --cases $(CASES) --seconds $(SECONDS) --seed $(SEED) --threads 3
+	$(BIN)/python tests/fuzz_contracts.py --cases $(CASES) --seconds $(SECONDS) --seed $(SEED) \
+		--threads 3 --name $@ $(recorded)
 
 build/sanitize/_kernels.so: SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all
 build/thread-sanitize/_kernels.so: SANITIZERS := -fsanitize=thread

@@ -54,7 +54,13 @@ def main() -> int:
         choices=("float32", "float64", "bfloat16", "float16"),
         help="dtype of all contracts; default: drawn",
     )
+    parser.add_argument("--record", type=Path, help="JSON file to record the outcome in")
+    parser.add_argument("--name", default="contracts", help="name of the record")
     options = parser.parse_args()
+    if options.record:
+        from scale_invariant_attention.provenance import provenance
+
+        before = provenance()
 
     end = options.seed + options.cases
     batches = (range(s, min(s + AT_ONCE, end)) for s in range(options.seed, end, AT_ONCE))
@@ -81,7 +87,24 @@ def main() -> int:
             found += found_here
             if sys.stdout.isatty():
                 print(f"\r{done} contracts, {len(found)} failures", end="", flush=True)
-    print(f"\r{done} contracts in {time.monotonic() - started:.0f} s, {len(found)} failures")
+    seconds = round(time.monotonic() - started)
+    print(f"\r{done} contracts in {seconds} s, {len(found)} failures")
+    if options.record:
+        from fuzz_records import record
+
+        from scale_invariant_attention.attention.cpu_library import instruction_set
+
+        record(
+            options.record,
+            options.name,
+            before,
+            cases=done,
+            first_seed=options.seed,
+            instruction_set=options.instruction_set or instruction_set(),
+            dtype=options.dtype or "drawn",
+            seconds=seconds,
+            failures=len(found),
+        )
     return 1 if found else 0
 
 

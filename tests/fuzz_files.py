@@ -50,11 +50,15 @@ def _prepared(kind):
 def main() -> int:
     from damaged_files import KINDS, Outcome
 
+    from scale_invariant_attention.provenance import provenance
+
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=20_000, help="number of cases")
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--kind", choices=list(KINDS), help="only this kind of file")
+    parser.add_argument("--record", type=Path, help="JSON file to record the outcome in")
     options = parser.parse_args()
+    before = provenance()
 
     kinds = [options.kind] if options.kind else list(KINDS)
     of_each = -(-options.cases // len(kinds))
@@ -75,8 +79,24 @@ def main() -> int:
     for kind, counts in outcomes.items():
         shown = ", ".join(f"{counts[it]:,} {it}" for it in Outcome)
         print(f"{kind}: {shown}")
-    seconds = time.monotonic() - started
-    print(f"{of_each * len(kinds):,} cases in {seconds:.0f} s, {len(found)} failures")
+    seconds = round(time.monotonic() - started)
+    print(f"{of_each * len(kinds):,} cases in {seconds} s, {len(found)} failures")
+    if options.record:
+        from fuzz_records import record
+
+        by_kind = {
+            kind: {str(it): counts[it] for it in Outcome} for kind, counts in outcomes.items()
+        }
+        record(
+            options.record,
+            "files",
+            before,
+            cases=of_each * len(kinds),
+            first_seed=options.seed,
+            outcomes=by_kind,
+            seconds=seconds,
+            failures=len(found),
+        )
     return 1 if found else 0
 
 
