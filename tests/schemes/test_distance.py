@@ -52,6 +52,15 @@ def test_scale_invariant_tables_are_those_of_the_theory(tau):
     assert gain.shape == bias.shape == (5000,)
 
 
+def test_without_sparsity_the_bias_alone_gives_the_total_attention():
+    """E[exp(S + bias)] of a normal score is e^(1/2) / (t/tau + 1), as Lemma 1 of the paper asks."""
+    gain, bias = ScaleInvariant(without="sparsity").build(heads=1)(distances(3000))
+    assert (gain == 1).all()
+    for t in (0, 1, 10, 999, 2999):
+        expected = math.exp(0.5) / (t / 10 + 1)
+        assert math.exp(bias[t].item() + gain[t].item() ** 2 / 2) == pytest.approx(expected)
+
+
 def test_a_fixed_tau_is_no_parameter():
     for description in (Unchanged(), ALiBi(), ScaleInvariant()):
         assert not list(description.build(heads=4).parameters())
@@ -191,7 +200,7 @@ def test_one_part_of_the_transform_can_be_left_out():
         ({"highest_tau": 5.0}, "highest_tau must be at least tau, which is 10.0, got 5.0"),
         ({"highest_tau": -5.0}, "highest_tau must .* got -5.0"),
         ({"tau": [1.0, 2.0], "highest_tau": 5.0}, "tau must be one number, the lowest"),
-        ({"without": "both"}, "without must be 'gain', 'bias' or None, got 'both'"),
+        ({"without": "both"}, "without must be 'gain', 'bias', 'sparsity' or None, got 'both'"),
         ({"sigma": 0.0}, "sigma must be greater than 0, got 0.0"),
         ({"sigma": [1.0, -1.0]}, "sigma must be greater than 0, got -1.0"),
         ({"mu": float("nan")}, "mu must be finite, got nan"),

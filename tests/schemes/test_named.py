@@ -5,28 +5,38 @@ import torch
 
 from scale_invariant_attention import schemes
 from scale_invariant_attention.schemes import (
+    APE,
+    NAPE,
     NTK,
+    T5,
     ALiBi,
+    Inkling,
+    KerpleLog,
+    KerplePower,
     LogN,
     ProportionalRoPE,
     RoPE,
+    Sandwich,
     ScaleInvariant,
     Scheme,
+    SqrtLogN,
     TokenPositions,
     TruncatedRoPE,
     YaRN,
     YaRNTemperature,
+    named,
     rotation,
 )
 
 P_ROPE, ROPE, TRANSFORM = TruncatedRoPE(1024.0), RoPE(10_000.0), ScaleInvariant(tau=10.0)
 
 TAU = {"tau", "highest_tau", "learn_tau", "without", "sigma", "mu", "learn_sigma"}
+TAU_ALONE = {"tau", "highest_tau"}
 P_OPTIONS = {"base", "fraction", "rotating"}
 QUARTER, QUARTER_OPTIONS = TruncatedRoPE(1024.0, rotating=0.25), {"base", "rotating"}
 SPREAD = ScaleInvariant(1.0, 30.0)
 
-# The paper's rows, then ours, and the expected properties of each.
+# The paper's rows, ours, and the rivals', and the expected properties of each.
 EXPECTED = {
     "rope": (Scheme(ROPE), {"base"}),
     "p-rope": (Scheme(P_ROPE), P_OPTIONS),
@@ -55,15 +65,54 @@ EXPECTED = {
     "scale-invariant-spread": (Scheme(QUARTER, distance=SPREAD), QUARTER_OPTIONS | TAU),
     "scale-invariant-quarter": (Scheme(QUARTER, distance=TRANSFORM), QUARTER_OPTIONS | TAU),
     "spread-half": (Scheme(P_ROPE, distance=SPREAD), P_OPTIONS | TAU),
+    "spread-eighth": (
+        Scheme(TruncatedRoPE(rotating=0.125), distance=SPREAD),
+        QUARTER_OPTIONS | TAU,
+    ),
+    "spread-nope": (Scheme(distance=SPREAD), TAU),
+    "spread-learned-tau": (
+        Scheme(QUARTER, distance=ScaleInvariant(1.0, 30.0, learn_tau=True)),
+        QUARTER_OPTIONS | TAU_ALONE,
+    ),
     "spread-without-gain": (
         Scheme(QUARTER, distance=ScaleInvariant(1.0, 30.0, without="gain")),
-        QUARTER_OPTIONS | {"tau", "highest_tau"},
+        QUARTER_OPTIONS | TAU_ALONE,
     ),
     "spread-without-bias": (
         Scheme(QUARTER, distance=ScaleInvariant(1.0, 30.0, without="bias")),
-        QUARTER_OPTIONS | {"tau", "highest_tau"},
+        QUARTER_OPTIONS | TAU_ALONE,
     ),
     "alibi-p-rope": (Scheme(QUARTER, distance=ALiBi()), QUARTER_OPTIONS),
+    "scale-invariant-learned-tau": (
+        Scheme(P_ROPE, distance=ScaleInvariant(10.0, learn_tau=True)),
+        P_OPTIONS | TAU_ALONE,
+    ),
+    "scale-invariant-without-gain": (
+        Scheme(P_ROPE, distance=ScaleInvariant(10.0, without="gain")),
+        P_OPTIONS | TAU_ALONE,
+    ),
+    "scale-invariant-without-bias": (
+        Scheme(P_ROPE, distance=ScaleInvariant(10.0, without="bias")),
+        P_OPTIONS | TAU_ALONE,
+    ),
+    "scale-invariant-without-sparsity": (
+        Scheme(P_ROPE, distance=ScaleInvariant(10.0, without="sparsity")),
+        P_OPTIONS | TAU_ALONE,
+    ),
+    "t5": (Scheme(distance=T5(32, 128)), {"buckets", "max_distance"}),
+    "kerple-log": (Scheme(distance=KerpleLog()), set()),
+    "kerple-power": (Scheme(distance=KerplePower()), set()),
+    "sandwich": (Scheme(distance=Sandwich(128)), {"dimensions"}),
+    "nape": (Scheme(distance=NAPE()), set()),
+    "ape": (
+        Scheme(ROPE, distance=APE(0.01, 0.01, 0.1, 0.1)),
+        {"base", "damping", "delta", "beta", "gamma"},
+    ),
+    "sqrt-log-n": (Scheme(P_ROPE, SqrtLogN()), P_OPTIONS),
+    "inkling": (
+        Scheme(P_ROPE, Inkling(64, alpha=0.1, n_floor=None)),
+        P_OPTIONS | {"train_length", "alpha", "n_floor"},
+    ),
 }
 
 # A value for every option that is not its default.
@@ -82,6 +131,15 @@ OTHERS = {
     "sigma": 2.0,
     "mu": -1.0,
     "learn_sigma": True,
+    "buckets": 16,
+    "max_distance": 99,
+    "dimensions": 64,
+    "damping": 0.5,
+    "delta": 0.5,
+    "beta": 0.5,
+    "gamma": 0.5,
+    "alpha": 0.5,
+    "n_floor": 99,
 }
 
 
@@ -221,8 +279,20 @@ def test_every_scheme_has_its_own_title_and_marker_and_says_what_it_is():
     assert len({row.title for row in rows}) == len({row.line.marker for row in rows}) == len(rows)
     for row in rows:
         assert row.sentence.endswith(".")
-        assert row.reference
         assert row.options == schemes.options(row.name)
+        assert row.reference == "this package" or 2017 <= row.year <= 2026, row.reference
+        assert row.formula.isascii() and row.formula.isprintable() and row.formula
+
+
+def test_groups_hold_every_scheme_once():
+    groups = (named.PAPER_SCHEMES, (named.SPREAD,), named.CONTROLS, named.RIVALS)
+    assert [row.name for group in groups for row in group] == list(schemes.names())
+    assert {row.year is None for row in named.RIVALS} == {False}
+
+
+def test_the_year_is_that_of_the_reference():
+    assert own(reference="Chi et al., 2022, arXiv:2205.09921").year == 2022
+    assert own(reference="this package").year is own().year is None
 
 
 def test_a_registered_scheme_is_used_by_name(registered):

@@ -7,7 +7,13 @@ import torch
 from hugging_face_rope import hugging_face_frequencies
 from torch._dynamo.testing import CompileCounter
 
-from scale_invariant_attention.schemes import LogN, TokenPositions, YaRNTemperature
+from scale_invariant_attention.schemes import (
+    Inkling,
+    LogN,
+    SqrtLogN,
+    TokenPositions,
+    YaRNTemperature,
+)
 
 
 def learned(module, scales):
@@ -160,3 +166,23 @@ def test_one_graph_serves_all_lengths(description, as_tensor):
         positions = torch.arange(length)
         torch.testing.assert_close(compiled(positions, context), factors(positions, context))
     assert graphs.frame_count == 1
+
+
+def test_inkling_changes_nothing_up_to_its_floor():
+    tokens = TokenPositions(torch.arange(200), context_length=10**6)
+    for scale, floor in (
+        (Inkling(64), 64),
+        (Inkling(64, n_floor=100), 100),
+        (Inkling(n_floor=9), 9),
+    ):
+        factors = scale.build(heads=2)(tokens)[0]
+        assert (factors[:floor] == 1).all() and (factors[floor:] > 1).all()
+    assert (Inkling(64, alpha=0).build(heads=2)(tokens) == 1).all()
+    with pytest.raises(ValueError, match="train_length is not set"):
+        Inkling().build(heads=2)
+
+
+def test_the_first_query_has_finite_factors():
+    """log(1) is 0, and padding is at negative positions."""
+    tokens = TokenPositions(torch.tensor([-3, -1, 0, 1]), context_length=4)
+    assert SqrtLogN().build(1)(tokens)[0].tolist() == [0.0] * 3 + [math.sqrt(2 * math.log(2))]

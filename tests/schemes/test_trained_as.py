@@ -9,8 +9,8 @@ from scale_invariant_attention.training import train
 SHARED = [name for name in schemes.names() if schemes.trained_as(name) != name]
 
 
-def test_three_schemes_differ_beyond_the_trained_length_only():
-    assert SHARED == ["rope-ntk", "yarn", "logn-ntk"]
+def test_four_schemes_differ_beyond_the_trained_length_only():
+    assert SHARED == ["rope-ntk", "yarn", "logn-ntk", "inkling"]
 
 
 @pytest.mark.parametrize("name", SHARED)

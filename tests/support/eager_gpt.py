@@ -58,7 +58,15 @@ def eager_logits(
             query, key = _turned(query, rotation), _turned(key, rotation)
             scores = query @ key.T / math.sqrt(head_dim)
             factor, gain, bias = _slots(
-                scheme, layer_weights, head, heads, positions, context, stretch, options, dtype
+                scheme,
+                layer_weights,
+                head,
+                heads,
+                positions,
+                context,
+                train_length,
+                options,
+                dtype,
             )
             logits = gain * (factor[:, None] * scores) + bias
             logits[later] = -math.inf
@@ -88,12 +96,11 @@ def _frequencies(
     scheme: str, head_dim: int, stretch: float, train_length: int | None, options: dict[str, Any]
 ) -> list[float]:
     pairs = head_dim // 2
-    if scheme in ("nope", "alibi", "scale-invariant-nope"):
+    if scheme in UNROTATED:
         return [0.0] * pairs
-    truncated = any(word in scheme for word in ("p-rope", "spread", "quarter"))
+    truncated = scheme in TRUNCATED
     if truncated and "fraction" not in options:
-        papers = "spread-half" in scheme or ("p-rope" in scheme and scheme != "alibi-p-rope")
-        turning = head_dim // 4 if papers else head_dim // 8
+        turning = head_dim // TRUNCATED[scheme]
         base = options.get("base", 1024.0)
         if turning < 2:
             return [1.0] + [0.0] * (pairs - 1)
@@ -127,7 +134,7 @@ def _slots(
     heads: int,
     positions: list[int],
     context: int,
-    stretch: float,
+    train_length: int | None,
     options: dict[str, Any],
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -135,13 +142,26 @@ def _slots(
     length = len(positions)
     factor = [1.0] * length
     if scheme == "yarn":
+        assert train_length is not None
+        stretch = max(1.0, context / train_length)
         factor = [(0.1 * math.log(stretch) + 1) ** 2] * length
     if scheme.startswith("logn"):
         scale = float(layer_weights["attention.scheme.query_scale.scale"][head])
         by_query = options.get("counts", "query") == "query"
         factor = [scale * math.log(position + 1 if by_query else context) for position in positions]
+    if scheme == "sqrt-log-n":
+        factor = [math.sqrt(2 * math.log(position + 1)) for position in positions]
+    if scheme == "inkling":
+        assert train_length is not None
+        floor, alpha = options.get("n_floor", train_length), options.get("alpha", 0.1)
+        factor = [1 + alpha * max(0.0, math.log((position + 1) / floor)) for position in positions]
     gain = [[1.0] * length for _ in range(length)]
     bias = [[0.0] * length for _ in range(length)]
+    learned = {
+        name.rpartition(".")[2]: tensor[head].double().tolist()
+        for name, tensor in layer_weights.items()
+        if name.startswith("attention.scheme.distance.")
+    }
     spread = "spread" in scheme
     tau = options.get("tau", 1.0 if spread else 10.0)
     highest = options.get("highest_tau", 30.0 if spread else tau)
@@ -149,8 +169,8 @@ def _slots(
         tau = math.sqrt(tau * highest)
     else:
         tau = math.exp(math.log(tau) + head * (math.log(highest) - math.log(tau)) / (heads - 1))
-    if options.get("learn_tau"):
-        tau = math.exp(float(layer_weights["attention.scheme.distance.log_tau"][head]))
+    if "log_tau" in learned:
+        tau = math.exp(learned["log_tau"])
     for row in range(length):
         for column in range(length):
             t = max(0, positions[row] - positions[column])
@@ -159,11 +179,58 @@ def _slots(
             elif spread or scheme.startswith("scale-invariant"):
                 penalty = 2 * math.log(1 + t / tau)
                 if "without-bias" not in scheme:
-                    bias[row][column] = -penalty
-                if "without-gain" not in scheme:
+                    bias[row][column] = -penalty / (2 if "without-sparsity" in scheme else 1)
+                if "without-gain" not in scheme and "without-sparsity" not in scheme:
                     gain[row][column] = math.sqrt(1 + penalty)
+            elif scheme == "ape":
+                damping, delta, beta, gamma = (
+                    math.exp(learned[f"log_{name}"])
+                    for name in ("damping", "delta", "beta", "gamma")
+                )
+                gain[row][column] = 1 / (1 + damping * t)
+                bias[row][column] = -delta * t - beta * math.log(1 + t) - gamma * math.sqrt(t)
+            else:
+                bias[row][column] = _rival_bias(scheme, t, head + 1, heads, learned)
     return tuple(torch.tensor(table, dtype=dtype) for table in (factor, gain, bias))
 
+
+def _rival_bias(scheme: str, t: int, head: int, heads: int, learned: dict[str, Any]) -> float:
+    """The bias of another paper at distance t in a head, counted from 1."""
+    if scheme == "kerple-log":
+        return -math.exp(learned["log_r1"]) * math.log(1 + math.exp(learned["log_r2"]) * t)
+    if scheme == "kerple-power":
+        return -math.exp(learned["log_r1"]) * float(t) ** (2 / (1 + math.exp(-learned["logit_r2"])))
+    if scheme == "nape":
+        return -t / head if head <= heads // 2 else 0.0
+    if scheme == "sandwich":
+        # The embedding of a position is a sine and a cosine per frequency.
+        def embedding(position: int) -> list[float]:
+            angles = [position / 10_000 ** (2 * k / 128) for k in range(1, 65)]
+            return [math.sin(angle) for angle in angles] + [math.cos(angle) for angle in angles]
+
+        product = math.fsum(a * b for a, b in zip(embedding(t), embedding(0), strict=True))
+        return (product - 64) / (8 * head / heads)
+    if scheme == "t5":
+        bucket = t
+        if t >= 16:
+            bucket = min(31, 16 + int(16 * math.log(t / 16) / math.log(128 / 16)))
+        return float(learned["bias"][bucket])
+    return 0.0
+
+
+UNROTATED = {
+    *("nope", "alibi", "scale-invariant-nope", "spread-nope"),
+    *("t5", "kerple-log", "kerple-power", "sandwich", "nape"),
+}
+# The head size divided by the number of rotating pairs.
+TRUNCATED = {
+    **dict.fromkeys(("p-rope", "logn-p-rope", "scale-invariant-p-rope", "spread-half"), 4),
+    **{f"scale-invariant-without-{part}": 4 for part in ("gain", "bias", "sparsity")},
+    **dict.fromkeys(("scale-invariant-learned-tau", "sqrt-log-n", "inkling"), 4),
+    **dict.fromkeys(("scale-invariant-spread", "scale-invariant-quarter", "alibi-p-rope"), 8),
+    **{f"spread-{part}": 8 for part in ("without-gain", "without-bias", "learned-tau")},
+    "spread-eighth": 16,
+}
 
 # The published slopes for these numbers of heads.
 SLOPES = {1: [2**-8], 2: [2**-4, 2**-8], 3: [2**-4, 2**-8, 2**-2]}

@@ -28,7 +28,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 # Cases whose output depends on the context length.
 BY_CONTEXT = [name for name in CASES if any(w in name for w in ("ntk", "yarn", "of the context"))]
 # Cases that depend on absolute positions, not only on their differences.
-ABSOLUTE = ["logn-rope", "logn-p-rope", "logn-ntk"]
+ABSOLUTE = ["logn-rope", "logn-p-rope", "logn-ntk", "sqrt-log-n", "inkling"]
 
 
 def tiny_config(case: str, heads: int = 3, **changes: Any) -> GPTConfig:

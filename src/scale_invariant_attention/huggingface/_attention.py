@@ -201,8 +201,8 @@ def _warn_if_frozen(layer: nn.Module) -> None:
         name = next(iter(parameters)).rpartition(".")[2]
         warnings.warn(
             f"{name} of this scheme is learned, but frozen, as PEFT freezes all "
-            f"that it does not adapt: pass modules_to_save=[{NAME!r}] to LoraConfig, or convert "
-            "without learn_tau and learn_sigma",
+            f"that it does not adapt: pass modules_to_save=[{NAME!r}] to LoraConfig, or convert to a "
+            "scheme without learned parameters",
             stacklevel=2,
         )
 

@@ -8,6 +8,7 @@ Scheme(rotary=RoPE(base=10000.0), query_scale=LogN(train_length=4096, counts='qu
 
 from ..theory.schedules import alibi_slopes
 from ._positions import TokenPositions
+from .biases import APE, NAPE, T5, KerpleLog, KerplePower, Sandwich
 from .distance import ALiBi, Distance, ScaleInvariant, Unchanged
 from .layer import SchemeLayer
 from .named import (
@@ -21,14 +22,20 @@ from .named import (
     trained_as,
     unregister,
 )
-from .query_scale import LogN, QueryScale, YaRNTemperature
+from .query_scale import Inkling, LogN, QueryScale, SqrtLogN, YaRNTemperature
 from .rotary import NTK, ProportionalRoPE, RoPE, Rotary, TruncatedRoPE, YaRN, p_rope, rotation
 from .scheme import Scheme
 
 __all__ = [
+    "APE",
+    "NAPE",
     "NTK",
+    "T5",
     "ALiBi",
     "Distance",
+    "Inkling",
+    "KerpleLog",
+    "KerplePower",
     "LineStyle",
     "LogN",
     "NamedScheme",
@@ -36,9 +43,11 @@ __all__ = [
     "QueryScale",
     "RoPE",
     "Rotary",
+    "Sandwich",
     "ScaleInvariant",
     "Scheme",
     "SchemeLayer",
+    "SqrtLogN",
     "TokenPositions",
     "TruncatedRoPE",
     "Unchanged",

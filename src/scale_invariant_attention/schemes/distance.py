@@ -67,7 +67,8 @@ class ScaleInvariant:
     the same factor above the one before. `sigma` and `mu` are the standard deviation and the mean of the
     scores, one number or one per head; the defaults are those of normalised queries and keys. With
     `learn_tau` or `learn_sigma` every head of every layer learns its own, starting from these values.
-    `without` leaves out the "gain" or the "bias", to measure what it contributes.
+    `without` leaves out a part, to measure what it contributes: the "gain", the "bias", or "sparsity",
+    the second of the paper's conditions, which leaves gain 1 and bias ``-u``.
 
     >>> ScaleInvariant(tau=1.0, highest_tau=9.0).tau_of_heads(3)
     (1.0, 3.0, 9.0)
@@ -85,8 +86,10 @@ class ScaleInvariant:
         for name in ("learn_tau", "learn_sigma"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
-        if self.without not in (None, "gain", "bias"):
-            raise ValueError(f"without must be 'gain', 'bias' or None, got {self.without!r}")
+        if self.without not in (None, "gain", "bias", "sparsity"):
+            raise ValueError(
+                f"without must be 'gain', 'bias', 'sparsity' or None, got {self.without!r}"
+            )
         for name in VALUES:
             given, check = getattr(self, name), real_number if name == "mu" else positive_number
             if isinstance(given, list | tuple):
@@ -195,10 +198,10 @@ class ScaleInvariantTables(nn.Module):
     def forward(self, distance: Tensor) -> tuple[Tensor, Tensor]:
         """Tables ``[length]`` or ``[heads, length]``."""
         tau, sigma, mu = (_column(self.value(name, distance.device)) for name in VALUES)
-        if self.without == "gain":
+        if self.without in ("gain", "sparsity"):
             # Without a gain, a mean shifts nothing.
             _, bias = scale_invariant_gain_and_bias(distance, tau)
-            return torch.ones_like(distance), bias
+            return torch.ones_like(distance), bias if self.without == "gain" else bias / 2
         gain, bias = scale_invariant_gain_and_bias(distance, tau, sigma, mu)
         if self.without == "bias":
             return gain, torch.zeros_like(distance)

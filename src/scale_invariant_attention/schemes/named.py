@@ -1,80 +1,42 @@
-"""The registry of schemes: the paper's and ours by name, and any that a user registers."""
+"""The registry of schemes: ours and those of papers by name, and any that a user registers."""
 
-import inspect
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from ..arguments import did_you_mean
-from .distance import ALiBi, ScaleInvariant
-from .query_scale import LogN, YaRNTemperature
-from .rotary import NTK, ProportionalRoPE, RoPE, Rotary, TruncatedRoPE, YaRN
+from ._entries import LineStyle, NamedScheme
+from ._our_schemes import CONTROLS, SPREAD
+from ._paper_schemes import PAPER_SCHEMES
+from ._rivals import RIVALS
 from .scheme import Scheme
 
-# Related schemes share a colour; colour-blind readers can tell these six apart.
-# Each is given for light and for dark backgrounds.
-BLACK = ("#000000", "#ffffff")
-GREY = ("#555555", "#bdbdbd")
-PURPLE = ("#aa4499", "#da8fd0")
-ORANGE = ("#d55e00", "#ff9550")
-GREEN = ("#009e73", "#38c9a0")
-BLUE = ("#0072b2", "#62b6ff")
+__all__ = [
+    "BUILT_IN",
+    "CONTROLS",
+    "PAPER_SCHEMES",
+    "RIVALS",
+    "SPREAD",
+    "LineStyle",
+    "NamedScheme",
+    "entry",
+    "get",
+    "names",
+    "options",
+    "register",
+    "trained_as",
+    "unregister",
+]
 
+BUILT_IN = (*PAPER_SCHEMES, SPREAD, *CONTROLS, *RIVALS)
 
-@dataclass(frozen=True)
-class LineStyle:
-    """The line of a scheme in figures, in matplotlib's terms."""
-
-    colour: str = BLUE[0]
-    dark_colour: str = BLUE[1]  # on dark backgrounds
-    dash: str = "-"
-    marker: str = "o"
-    width: float = 1.5
-
-
-@dataclass(frozen=True)
-class NamedScheme:
-    """A scheme in the registry, with everything that tables, figures and reports show of it.
-
-    `build` makes the scheme; its parameters are the scheme's options, all with defaults.
-    """
-
-    name: str
-    build: Callable[..., Scheme]
-    title: str = ""
-    """The name in tables and figures; by default `name`."""
-    sentence: str = ""
-    """One sentence for readers who have not met the scheme."""
-    reference: str = ""
-    """The publication that introduced it."""
-    line: LineStyle = field(default_factory=LineStyle)
-    trained_as: str = ""
-    """The scheme whose training is bit-identical; by default the scheme itself."""
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
-            raise ValueError(
-                f"name must be lower-case words joined by hyphens, such as 'p-rope', got {self.name!r}"
-            )
-        object.__setattr__(self, "title", self.title or self.name)
-        object.__setattr__(self, "trained_as", self.trained_as or self.name)
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        """The names of the options that `build` takes."""
-        return tuple(inspect.signature(self.build).parameters)
-
-
-# Scheme names are part of folder names.
-NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+# The one registry; only `register` and `unregister` change it.
+_REGISTRY = {row.name: row for row in BUILT_IN}
 
 
 def names() -> tuple[str, ...]:
     """The names of all schemes.
 
     >>> names()[0], len(names())
-    ('rope', 18)
+    ('rope', 33)
     """
     return tuple(_REGISTRY)
 
@@ -134,6 +96,7 @@ def trained_as(name: str) -> str:
 def register(scheme: NamedScheme) -> None:
     """Add a scheme, which can then be used by name like those of this package.
 
+    >>> from scale_invariant_attention.schemes import ALiBi, RoPE
     >>> register(NamedScheme("alibi-rope", lambda base=1e4: Scheme(RoPE(base), distance=ALiBi())))
     >>> get("alibi-rope", base=500.0)
     Scheme(rotary=RoPE(base=500.0), query_scale=None, distance=ALiBi())
@@ -156,238 +119,3 @@ def unregister(name: str) -> None:
     if entry(name) in BUILT_IN:
         raise ValueError(f"scheme {name!r} belongs to this package and cannot be removed")
     del _REGISTRY[name]
-
-
-class _Slots:
-    """Builds a scheme from the classes that fill its slots, whose options are the scheme's.
-
-    An option that two slots have, such as `train_length`, is one option of the scheme.
-    """
-
-    def __init__(self, **slots: Callable[..., Any]) -> None:
-        self.options = {slot: inspect.signature(fill).parameters for slot, fill in slots.items()}
-        self.slots = slots
-        merged = {name: each for options in self.options.values() for name, each in options.items()}
-        self.__signature__ = inspect.Signature(list(merged.values()))
-
-    def __call__(self, *values: Any, **options: Any) -> Scheme:
-        given = self.__signature__.bind(*values, **options).arguments
-        filled = {
-            slot: fill(**{name: given[name] for name in self.options[slot] if name in given})
-            for slot, fill in self.slots.items()
-        }
-        return Scheme(**filled)
-
-
-def _p_rope(
-    base: float | None = None, fraction: float | None = None, rotating: float | None = None
-) -> Rotary:
-    """The paper's frequencies, or a `fraction` of RoPE's if one is given."""
-    if fraction is not None and rotating is not None:
-        raise ValueError(
-            f"fraction and rotating exclude each other, got {fraction} and {rotating}: give fraction "
-            f"for a part of RoPE's frequencies, rotating for the paper's in a part of the pairs"
-        )
-    options = {"base": base, "fraction": fraction, "rotating": rotating}
-    given = {name: value for name, value in options.items() if value is not None}
-    return TruncatedRoPE(**given) if fraction is None else ProportionalRoPE(**given)
-
-
-def _quarter(base: float = 1024.0, rotating: float = 0.25) -> Rotary:
-    """The rotary of the recommended scheme: the paper's frequencies in a quarter of the pairs."""
-    return TruncatedRoPE(base, rotating)
-
-
-def _spread(
-    tau: float = 1.0,
-    highest_tau: float | None = 30.0,
-    learn_tau: bool = False,
-    without: str | None = None,
-    sigma: float | Sequence[float] = 1.0,
-    mu: float | Sequence[float] = 0.0,
-    learn_sigma: bool = False,
-) -> ScaleInvariant:
-    """The transform with the recommended spread of tau over the heads."""
-    return ScaleInvariant(tau, highest_tau, learn_tau, without, sigma, mu, learn_sigma)
-
-
-def _spread_without_gain(tau: float = 1.0, highest_tau: float | None = 30.0) -> ScaleInvariant:
-    return _spread(tau, highest_tau, without="gain")
-
-
-def _spread_without_bias(tau: float = 1.0, highest_tau: float | None = 30.0) -> ScaleInvariant:
-    return _spread(tau, highest_tau, without="bias")
-
-
-ROFORMER = "Su et al., 2021, arXiv:2104.09864"
-P_ROPE = "Barbero et al., 2024, arXiv:2410.06205"
-SCALABLE_SOFTMAX = "Nakanishi, 2025, arXiv:2501.19399"
-SCALE_INVARIANT = "Anson et al., 2025, arXiv:2505.17083"
-
-# In the order of the paper's tables.
-PAPER_SCHEMES = (
-    NamedScheme(
-        "rope",
-        _Slots(rotary=RoPE),
-        "RoPE",
-        "Queries and keys are rotated by angles that grow with position, so that scores depend on "
-        "distance.",
-        ROFORMER,
-        LineStyle(*GREY, "-", "o"),
-    ),
-    NamedScheme(
-        "p-rope",
-        _Slots(rotary=_p_rope),
-        "p-RoPE",
-        "RoPE without its slow rotations: half of the pairs of dimensions do not rotate.",
-        P_ROPE,
-        LineStyle(*GREY, "--", "s"),
-    ),
-    NamedScheme(
-        "nope",
-        _Slots(),
-        "NoPE",
-        "No positions except through the causal mask.",
-        "Kazemnejad et al., 2023, arXiv:2305.19466",
-        LineStyle(*GREY, ":", "x"),
-    ),
-    NamedScheme(
-        "rope-ntk",
-        _Slots(rotary=NTK),
-        "RoPE+NTK",
-        "Trained as RoPE; beyond the training length the base grows with the context, which keeps "
-        "the slow rotations within the range seen in training.",
-        "bloc97, 2023, NTK-aware scaled RoPE",
-        LineStyle(*PURPLE, "-", "v"),
-        trained_as="rope",
-    ),
-    NamedScheme(
-        "yarn",
-        _Slots(rotary=YaRN, query_scale=YaRNTemperature),
-        "YaRN",
-        "Trained as RoPE; beyond the training length slow rotations become slower, fast ones stay, "
-        "and logits are sharpened a little.",
-        "Peng et al., 2023, arXiv:2309.00071",
-        LineStyle(*PURPLE, "--", "^"),
-        trained_as="rope",
-    ),
-    NamedScheme(
-        "logn-rope",
-        _Slots(query_scale=LogN, rotary=RoPE),
-        "LogN+RoPE",
-        "RoPE with logits multiplied by the logarithm of the number of tokens seen, times a learned "
-        "factor: sharper as the context grows.",
-        SCALABLE_SOFTMAX,
-        LineStyle(*ORANGE, "-", "P"),
-    ),
-    NamedScheme(
-        "logn-p-rope",
-        _Slots(query_scale=LogN, rotary=_p_rope),
-        "LogN+p-RoPE",
-        "p-RoPE with logits multiplied by the logarithm of the number of tokens seen, times a "
-        "learned factor.",
-        SCALABLE_SOFTMAX,
-        LineStyle(*ORANGE, "--", "X"),
-    ),
-    NamedScheme(
-        "logn-ntk",
-        _Slots(query_scale=LogN, rotary=NTK),
-        "LogN+NTK",
-        "Trained as LogN+RoPE; evaluated with NTK's growing base.",
-        SCALABLE_SOFTMAX,
-        LineStyle(*ORANGE, ":", "<"),
-        trained_as="logn-rope",
-    ),
-    NamedScheme(
-        "alibi",
-        _Slots(distance=ALiBi),
-        "ALiBi",
-        "A penalty proportional to distance, with a different slope for each head, and no rotation.",
-        "Press et al., 2021, arXiv:2108.12409",
-        LineStyle(*GREEN, "-.", "*"),
-    ),
-    NamedScheme(
-        "scale-invariant-p-rope",
-        _Slots(rotary=_p_rope, distance=ScaleInvariant),
-        "Scale-inv. p-RoPE",
-        "p-RoPE with a gain and a bias by distance that give every decade of distances about the "
-        "same total attention, and few tokens most of it: the paper's method.",
-        SCALE_INVARIANT,
-        LineStyle(*BLUE, "-", "D", width=2.5),
-    ),
-    NamedScheme(
-        "scale-invariant-rope",
-        _Slots(rotary=RoPE, distance=ScaleInvariant),
-        "Scale-inv. RoPE",
-        "The same gain and bias by distance on top of RoPE.",
-        SCALE_INVARIANT,
-        LineStyle(*BLUE, "--", ">"),
-    ),
-    NamedScheme(
-        "scale-invariant-nope",
-        _Slots(distance=ScaleInvariant),
-        "Scale-inv. NoPE",
-        "The same gain and bias by distance without any rotation.",
-        SCALE_INVARIANT,
-        LineStyle(*BLUE, ":", "+"),
-    ),
-)
-
-# The recommended scheme.
-SPREAD = NamedScheme(
-    "scale-invariant-spread",
-    _Slots(rotary=_quarter, distance=_spread),
-    "Scale-inv. spread",
-    "Scale-invariant p-RoPE with a tau of its own in each head, spaced evenly on a logarithmic scale: "
-    "some heads look close by, others far. A quarter of the pairs of dimensions rotate.",
-    "this package",
-    LineStyle(*BLACK, "-", "h", width=2.5),
-)
-
-# Schemes that show what each part of the recommended one contributes.
-CONTROLS = (
-    NamedScheme(
-        "scale-invariant-quarter",
-        _Slots(rotary=_quarter, distance=ScaleInvariant),
-        "Scale-inv. quarter",
-        "The paper's method with a quarter of the pairs rotating: one tau in all heads.",
-        "this package",
-        LineStyle(*BLACK, "-.", "3"),
-    ),
-    NamedScheme(
-        "spread-half",
-        _Slots(rotary=_p_rope, distance=_spread),
-        "Spread, half rotating",
-        "The recommended scheme with half of the pairs rotating, as in the paper.",
-        "this package",
-        LineStyle(*BLACK, "-", "4"),
-    ),
-    NamedScheme(
-        "spread-without-gain",
-        _Slots(rotary=_quarter, distance=_spread_without_gain),
-        "Spread, bias alone",
-        "The recommended scheme without its gain: a logarithmic penalty by distance, as in KERPLE.",
-        "Chi et al., 2022, arXiv:2205.09921",
-        LineStyle(*BLACK, "--", "1"),
-    ),
-    NamedScheme(
-        "spread-without-bias",
-        _Slots(rotary=_quarter, distance=_spread_without_bias),
-        "Spread, gain alone",
-        "The recommended scheme without its bias: logits that grow with distance.",
-        "this package",
-        LineStyle(*BLACK, ":", "2"),
-    ),
-    NamedScheme(
-        "alibi-p-rope",
-        _Slots(rotary=_quarter, distance=ALiBi),
-        "ALiBi+p-RoPE",
-        "ALiBi's penalty with the rotation of the recommended scheme.",
-        "Press et al., 2021, arXiv:2108.12409",
-        LineStyle(*GREEN, "--", "p"),
-    ),
-)
-BUILT_IN = (*PAPER_SCHEMES, SPREAD, *CONTROLS)
-
-# The one registry; only `register` and `unregister` change it.
-_REGISTRY = {row.name: row for row in BUILT_IN}

@@ -7,6 +7,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
+from ..arguments import integer, real_number
 from ..theory.schedules import log_n_gain
 from ._positions import TokenPositions, check_train_length, known_train_length
 
@@ -78,7 +79,7 @@ class LogNScale(nn.Module):
     def forward(self, tokens: TokenPositions) -> Tensor:
         """Factors ``[heads, 1 or L]`` or ``[B, heads, 1 or L]``."""
         by_query = self.counts == "query"
-        counts = tokens.positions.clamp(min=0) + 1 if by_query else tokens.context_lengths
+        counts = keys_seen(tokens) if by_query else tokens.context_lengths
         return log_n_gain(counts.unsqueeze(-2), self.scale.unsqueeze(-1))
 
 
@@ -111,3 +112,69 @@ class YaRNFactor(nn.Module):
         """A factor ``[1, 1]``, or ``[B, 1, 1 or L]``."""
         stretch = (tokens.context_lengths.double() / self.train_length).clamp(min=1)
         return (0.1 * stretch.log() + 1).square().unsqueeze(-2)
+
+
+@dataclass(frozen=True)
+class SqrtLogN:
+    """Logits times ``sqrt(2 log(n))``, about the largest of `n` normal numbers.
+
+    `n` is the number of tokens of its document that a query sees, ``i + 1``.
+    """
+
+    depends_on_context: ClassVar[bool] = False
+
+    def build(self, heads: int) -> nn.Module:
+        """A module without parameters."""
+        return SqrtLogNFactor()
+
+
+class SqrtLogNFactor(nn.Module):
+    """``sqrt(2 log(n))``, the same for all heads."""
+
+    def forward(self, tokens: TokenPositions) -> Tensor:
+        """Factors ``[1, L]`` or ``[B, 1, L]``."""
+        return (2 * keys_seen(tokens).double().log()).sqrt().unsqueeze(-2)
+
+
+@dataclass(frozen=True)
+class Inkling:
+    """Logits times ``1 + alpha log(max(1, n / n_floor))``, as in the open model Inkling.
+
+    `n` is the number of tokens of its document that a query sees, ``i + 1``; `n_floor` is by default the
+    training length.
+    """
+
+    train_length: int | None = None
+    alpha: float = 0.1
+    n_floor: int | None = None
+    depends_on_context: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_train_length(self.train_length)
+        real_number("alpha", self.alpha, at_least=0)
+        if self.n_floor is not None:
+            integer("n_floor", self.n_floor, at_least=1)
+
+    def build(self, heads: int) -> nn.Module:
+        """A module without parameters."""
+        floor = known_train_length(self.train_length) if self.n_floor is None else self.n_floor
+        return InklingFactor(self.alpha, floor)
+
+
+class InklingFactor(nn.Module):
+    """``1 + alpha log(max(1, n / n_floor))``, the same for all heads."""
+
+    def __init__(self, alpha: float, n_floor: int) -> None:
+        super().__init__()
+        self.alpha = alpha
+        self.n_floor = n_floor
+
+    def forward(self, tokens: TokenPositions) -> Tensor:
+        """Factors ``[1, L]`` or ``[B, 1, L]``."""
+        ratio = (keys_seen(tokens).double() / self.n_floor).clamp(min=1)
+        return (1 + self.alpha * ratio.log()).unsqueeze(-2)
+
+
+def keys_seen(tokens: TokenPositions) -> Tensor:
+    """The number of tokens of its document that each query sees, itself included."""
+    return tokens.positions.clamp(min=0) + 1

@@ -10,7 +10,7 @@ logit(i, j) = gain(t) * query_scale(i) * rotate(q_i) . rotate(k_j) / sqrt(head_d
 from dataclasses import dataclass, field
 
 from .distance import Distance, ScaleInvariant, Unchanged
-from .query_scale import LogN, QueryScale
+from .query_scale import LogN, QueryScale, SqrtLogN
 from .rotary import Rotary
 
 
@@ -33,10 +33,12 @@ class Scheme:
         if self.query_scale is not None:
             _check_slot("query_scale", self.query_scale, ("build", "depends_on_context"), "LogN()")
         _check_slot("distance", self.distance, ("build",), "ScaleInvariant()")
-        if isinstance(self.query_scale, LogN) and isinstance(self.distance, ScaleInvariant):
+        by_length = isinstance(self.query_scale, LogN | SqrtLogN)
+        if by_length and isinstance(self.distance, ScaleInvariant):
             raise ValueError(
-                "query_scale=LogN and distance=ScaleInvariant are two temperatures for one softmax: "
-                "the transform's gain already grows with distance; choose one"
+                f"query_scale={type(self.query_scale).__name__} and distance=ScaleInvariant are two "
+                "temperatures for one softmax: the transform's gain already grows with distance; choose "
+                "one"
             )
         if len(self._train_lengths) > 1:
             lengths = sorted(self._train_lengths)

@@ -1,13 +1,14 @@
 """REPRODUCTION.md and its figures, from records alone."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ... import schemes
 from ...evaluation import PositionLoss
+from ...schemes.named import CONTROLS, PAPER_SCHEMES, RIVALS, SPREAD
 from ..experiments.catalogue import EXPERIMENTS
 from ..experiments.evaluations import LossEvaluation
 from ..records import Record, TrainingRecord
@@ -80,7 +81,7 @@ def page_and_figures(
         verdicts=_summary.verdicts(sizes),
         table1=_beside_paper(rows, paper.TABLE1, errors=paper.ERRORS1),
         lowest=_lowest(rows),
-        missing=[title_of(it) for it in schemes.names() if it not in rows],
+        missing=_missing(rows),
         borrowed=any(not record.is_own_training for record in mini.losses),
         judgements=judged(rows),
         decisive=(_summary.DECISIVE, STUDENT[1]),
@@ -353,6 +354,18 @@ def _sweep(
         "lowest": best_at({n: f"{option} {value:g}" for n, value in best.items()}),
         "longest_best": list(best.values())[-1],
     }
+
+
+def _missing(recorded: Collection[str]) -> str:
+    """The schemes that are not recorded, by group, as sentences."""
+    groups = {"the paper's": PAPER_SCHEMES, "ours": (SPREAD, *CONTROLS), "the rivals": RIVALS}
+    sentences = []
+    for group, members in groups.items():
+        titles = [it.title for it in members if it.name not in recorded]
+        if titles:
+            which = "all" if len(titles) == len(members) else "; ".join(titles)
+            sentences.append(f"{group}, {which}")
+    return f"of {'. Of '.join(sentences)}" if sentences else ""
 
 
 def _not_learned(
