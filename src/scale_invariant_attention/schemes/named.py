@@ -1,73 +1,29 @@
-"""The registry of schemes: the paper's and ours by name, and any that a user registers."""
+"""The registry of schemes: the paper's and ours by name, and any that a user registers.
+
+Names joined by commas are a pattern, which repeats over the layers of a model.
+"""
 
 import inspect
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from ..arguments import did_you_mean
+from ._entries import (
+    BLACK,
+    BLUE,
+    COMMA,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    LineStyle,
+    NamedScheme,
+)
+from ._patterns import NamedPattern
 from .distance import ALiBi, ScaleInvariant
 from .query_scale import LogN, YaRNTemperature
 from .rotary import NTK, ProportionalRoPE, RoPE, Rotary, TruncatedRoPE, YaRN
-from .scheme import Scheme
-
-# Related schemes share a colour; colour-blind readers can tell these six apart.
-# Each is given for light and for dark backgrounds.
-BLACK = ("#000000", "#ffffff")
-GREY = ("#555555", "#bdbdbd")
-PURPLE = ("#aa4499", "#da8fd0")
-ORANGE = ("#d55e00", "#ff9550")
-GREEN = ("#009e73", "#38c9a0")
-BLUE = ("#0072b2", "#62b6ff")
-
-
-@dataclass(frozen=True)
-class LineStyle:
-    """The line of a scheme in figures, in matplotlib's terms."""
-
-    colour: str = BLUE[0]
-    dark_colour: str = BLUE[1]  # on dark backgrounds
-    dash: str = "-"
-    marker: str = "o"
-    width: float = 1.5
-
-
-@dataclass(frozen=True)
-class NamedScheme:
-    """A scheme in the registry, with everything that tables, figures and reports show of it.
-
-    `build` makes the scheme; its parameters are the scheme's options, all with defaults.
-    """
-
-    name: str
-    build: Callable[..., Scheme]
-    title: str = ""
-    """The name in tables and figures; by default `name`."""
-    sentence: str = ""
-    """One sentence for readers who have not met the scheme."""
-    reference: str = ""
-    """The publication that introduced it."""
-    line: LineStyle = field(default_factory=LineStyle)
-    trained_as: str = ""
-    """The scheme whose training is bit-identical; by default the scheme itself."""
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
-            raise ValueError(
-                f"name must be lower-case words joined by hyphens, such as 'p-rope', got {self.name!r}"
-            )
-        object.__setattr__(self, "title", self.title or self.name)
-        object.__setattr__(self, "trained_as", self.trained_as or self.name)
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        """The names of the options that `build` takes."""
-        return tuple(inspect.signature(self.build).parameters)
-
-
-# Scheme names are part of folder names.
-NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+from .scheme import ModelScheme, Scheme
 
 
 def names() -> tuple[str, ...]:
@@ -79,16 +35,28 @@ def names() -> tuple[str, ...]:
     return tuple(_REGISTRY)
 
 
-def entry(name: str) -> NamedScheme:
-    """The registry's entry for a scheme name.
+def is_known(name: str) -> bool:
+    """Whether this is the name of a scheme, or all names that commas join are.
 
-    >>> entry("logn-rope").title
-    'LogN+RoPE'
+    >>> is_known("rope"), is_known("rope,nope"), is_known("rope,their-scheme")
+    (True, True, False)
     """
+    return all(each in _REGISTRY for each in name.split(COMMA))
+
+
+def entry(name: str) -> NamedScheme:
+    """The registry's entry for a scheme name, or one for several names joined by commas.
+
+    >>> entry("logn-rope").title, entry("rope,rope,rope,nope").title
+    ('LogN+RoPE', '3 x RoPE, NoPE')
+    """
+    if isinstance(name, str) and COMMA in name:
+        return NamedPattern.of([entry(each) for each in name.split(COMMA)])
     if not isinstance(name, str) or name not in _REGISTRY:
         raise ValueError(
             f"there is no scheme {name!r}{did_you_mean(name, _REGISTRY)}; "
             f"the paper's is 'scale-invariant-p-rope', and the schemes are: {', '.join(_REGISTRY)}. "
+            f"Names joined by commas are a pattern, which repeats over the layers. "
             f"A scheme of your own is known once the module that registers it is imported: "
             f"sia --import MODULE ..."
         )
@@ -99,18 +67,22 @@ def options(name: str) -> tuple[str, ...]:
     """The options that `get` takes for a scheme.
 
     >>> options("scale-invariant-rope")
-    ('base', 'tau', 'highest_tau', 'learn_tau', 'without', 'sigma', 'mu', 'learn_sigma')
+    ('base', 'tau', 'highest_tau', 'learn_tau', 'without', 'sigma', 'mu', 'learn_sigma', 'window')
+    >>> options("rope,nope")
+    ('rope.base', 'rope.window', 'nope.window')
     """
     return entry(name).options
 
 
-def get(name: str, **options: Any) -> Scheme:
-    """The scheme with this name, with options for its slots.
+def get(name: str, **options: Any) -> ModelScheme:
+    """The scheme with this name, with options for its slots, or the pattern of names joined by commas.
 
     >>> get("scale-invariant-p-rope", tau=1.0)
     Scheme(rotary=TruncatedRoPE(base=1024.0, rotating=0.5), query_scale=None,
         distance=ScaleInvariant(tau=1.0, highest_tau=None, learn_tau=False, without=None,
-            sigma=1.0, mu=0.0, learn_sigma=False))
+            sigma=1.0, mu=0.0, learn_sigma=False), window=None)
+    >>> get("rope,rope,nope", **{"rope.window": 64}).of_layer(1)
+    Scheme(rotary=RoPE(base=10000.0), query_scale=None, distance=Unchanged(), window=64)
     """
     row = entry(name)
     for option in options:
@@ -136,9 +108,11 @@ def register(scheme: NamedScheme) -> None:
 
     >>> register(NamedScheme("alibi-rope", lambda base=1e4: Scheme(RoPE(base), distance=ALiBi())))
     >>> get("alibi-rope", base=500.0)
-    Scheme(rotary=RoPE(base=500.0), query_scale=None, distance=ALiBi())
+    Scheme(rotary=RoPE(base=500.0), query_scale=None, distance=ALiBi(), window=None)
     >>> unregister("alibi-rope")
     """
+    if COMMA in scheme.name:
+        raise ValueError(f"name must have no commas, which join patterns, got {scheme.name!r}")
     if scheme.name in _REGISTRY:
         raise ValueError(f"there is already a scheme {scheme.name!r}: choose another name")
     if scheme.title in {row.title for row in _REGISTRY.values()}:
@@ -146,8 +120,10 @@ def register(scheme: NamedScheme) -> None:
     if scheme.trained_as != scheme.name:
         entry(scheme.trained_as)
     built = scheme.build()
-    if not isinstance(built, Scheme):
-        raise TypeError(f"build must return a Scheme, got {built!r} for {scheme.name!r}")
+    if not isinstance(built, ModelScheme):
+        raise TypeError(
+            f"build must return a Scheme or a LayeredScheme, got {built!r} for {scheme.name!r}"
+        )
     _REGISTRY[scheme.name] = scheme
 
 
@@ -158,17 +134,21 @@ def unregister(name: str) -> None:
     del _REGISTRY[name]
 
 
+WINDOW = inspect.Parameter("window", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
+
+
 class _Slots:
     """Builds a scheme from the classes that fill its slots, whose options are the scheme's.
 
-    An option that two slots have, such as `train_length`, is one option of the scheme.
+    An option that two slots have, such as `train_length`, is one option of the scheme. Every scheme
+    takes a `window`.
     """
 
     def __init__(self, **slots: Callable[..., Any]) -> None:
         self.options = {slot: inspect.signature(fill).parameters for slot, fill in slots.items()}
         self.slots = slots
         merged = {name: each for options in self.options.values() for name, each in options.items()}
-        self.__signature__ = inspect.Signature(list(merged.values()))
+        self.__signature__ = inspect.Signature([*merged.values(), WINDOW])
 
     def __call__(self, *values: Any, **options: Any) -> Scheme:
         given = self.__signature__.bind(*values, **options).arguments
@@ -176,7 +156,7 @@ class _Slots:
             slot: fill(**{name: given[name] for name in self.options[slot] if name in given})
             for slot, fill in self.slots.items()
         }
-        return Scheme(**filled)
+        return Scheme(**filled, window=given.get(WINDOW.name))
 
 
 def _p_rope(
