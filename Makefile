@@ -8,7 +8,7 @@ OP := src/scale_invariant_attention/attention
 RELEASE := build/release
 KERNELS := build_kernels.py $(wildcard $(OP)/csrc/*)
 
-.PHONY: demo test pytest test-slow test-kernels test-gpu lint types fuzz fuzz-files fuzz-triton fuzz-context sanitize sanitize-threads bench bench-page docs pretrained release-files dist clean
+.PHONY: demo test pytest test-slow test-kernels test-gpu lint types fuzz fuzz-files fuzz-triton fuzz-context sanitize sanitize-threads bench bench-page pages docs pretrained release-files dist clean
 
 demo: $(INSTALLED)  ## Show why this matters, in minutes.
 	$(BIN)/sia demo
@@ -95,6 +95,10 @@ bench: $(INSTALLED)  ## The op against its rivals, on an idle machine. To resume
 bench-page: $(INSTALLED)  ## The figures and the page, from recorded results.
 	$(BIN)/sia bench plot --results $(TIMINGS) --output docs
 	$(BIN)/sia bench page --results $(TIMINGS) --ratios $(RATIOS) --models $(MODELS) --output docs/benchmark.md
+
+pages: $(INSTALLED)  ## The pages and figures that are made from the records in results/.
+	$(BIN)/sia reproduce page --readme README.md --gallery docs/gallery.md
+	$(BIN)/sia figures --output docs/figures --formats png --page docs/figures.md
 
 docs: $(VENV)/.installed-docs  ## Build the documentation site in site/.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -311,6 +311,10 @@ def write_page(
     readme: Annotated[
         Path | None, Option(help="Also update the sections of this page that show results.")
     ] = None,
+    gallery: Annotated[
+        Path | None,
+        Option(help="Also write the gallery of schemes, with pictures in a folder of its name."),
+    ] = None,
 ) -> None:
     """Write REPRODUCTION.md and its figures from the records that there are."""
     with plain_errors(ImportError):
@@ -322,6 +326,7 @@ def write_page(
             readme_results,
             with_section,
         )
+        from ..lab.reporting.scheme_gallery import gallery_and_pictures
 
         evidence = Evidence.read(results)
         check_writable(figures)
@@ -333,8 +338,14 @@ def write_page(
             section = readme_results(evidence, figures_at=figures_at)
             shown = with_section(readme.read_text(), "results", section)
             pages[readme] = with_section(shown, "extensions", readme_extensions(evidence))
-        for name, picture in drawn.items():
-            replace_file(figures / name, picture)
+        files = {figures / name: picture for name, picture in drawn.items()}
+        if gallery is not None:
+            folder = gallery.with_suffix("")
+            pages[gallery], pictures = gallery_and_pictures(evidence.mini, pictures_at=folder.name)
+            files |= {folder / name: picture.encode() for name, picture in pictures.items()}
+            folder.mkdir(exist_ok=True)
+        for path, content in files.items():
+            replace_file(path, content)
         for path, page in pages.items():
             replace_file(path, page.encode())
     Page().line(str(output))

@@ -39,7 +39,8 @@ def test_the_report_shows_its_row_its_line_and_its_sentence(tmp_path):
     for scheme in ("rope", OWN.name):
         write_record(record(scheme, 0, LOSSES), tmp_path)
     page = write_report([tmp_path], tmp_path).read_text()
-    assert f"<dt>{OWN.title}</dt><dd>{OWN.sentence}</dd>" in page
+    assert f"<h3>{OWN.title}</h3>" in page
+    assert f"<p>{OWN.sentence}</p>" in page
     assert re.search(r'<th scope="row">ALiBi\+RoPE</th><td>1.250</td>', page)
     [text] = re.findall(r'<script type="application/json" id="page-data">(.*?)</script>', page)
     look = json.loads(text)["looks"][OWN.title]

@@ -1,4 +1,4 @@
-"""REPRODUCTION.md and the README agree with the records of the repository."""
+"""REPRODUCTION.md, the README and the gallery agree with the records of the repository."""
 
 from pathlib import Path
 
@@ -18,10 +18,14 @@ def test_the_page_of_the_repository_agrees_with_its_records(tmp_path):
     readme = tmp_path / "README.md"
     readme.write_text((ROOT / "README.md").read_text())
     words = ["reproduce", "page", "--results", results, "--figures", tmp_path / "docs"]
-    words += ["--readme", readme]
+    gallery = tmp_path / "docs" / "gallery.md"
+    words += ["--readme", readme, "--gallery", gallery]
     done = CliRunner().invoke(app, [*map(str, words), "--output", str(tmp_path / "page.md")])
     assert done.exit_code == 0, done.output
     assert (tmp_path / "page.md").read_text() == (ROOT / "REPRODUCTION.md").read_text()
     assert readme.read_text() == (ROOT / "README.md").read_text()
+    assert gallery.read_text() == (ROOT / "docs" / "gallery.md").read_text()
+    drawn = {it.name: it.read_text() for it in (tmp_path / "docs" / "gallery").iterdir()}
+    assert drawn == {it.name: it.read_text() for it in (ROOT / "docs" / "gallery").iterdir()}
     for figure in (tmp_path / "docs").glob("*.png"):
         assert (ROOT / "docs" / figure.name).exists()

@@ -16,6 +16,7 @@ from markupsafe import Markup
 from .... import schemes
 from ....files import check_writable, replace_file
 from ..drawing import title_of
+from ..scheme_pictures import scheme_picture
 from ._entries import Entry, flat, shown
 from ._extension_section import extension_section
 from ._inputs import find_conversions, read_entries
@@ -82,7 +83,7 @@ def render_page(entries: Sequence[Entry], *, title: str, conversions: Sequence[P
         looks=looks,
         first=_shown_first(looks, variants),
         explored=explored,
-        schemes={row.title: row.sentence for row in rows},
+        schemes=[(row, _embedded_picture(scheme_picture(row))) for row in rows],
         runs=[
             (
                 entry,
@@ -158,6 +159,11 @@ def _embedded(data: Mapping[str, Any]) -> Markup:
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)  # noqa: S704  what HTML would read is escaped
+
+
+def _embedded_picture(svg: str) -> str:
+    """An SVG as an address that an image can have."""
+    return f"data:image/svg+xml;base64,{b64encode(svg.encode()).decode()}"
 
 
 def _rounded(value: Any) -> Any:
