@@ -11,7 +11,7 @@ from ._our_schemes import CONTROLS, SPREAD
 from ._paper_schemes import PAPER_SCHEMES
 from ._patterns import NamedPattern
 from ._rivals import RIVALS
-from .scheme import ModelScheme, Scheme
+from .scheme import ModelScheme
 
 __all__ = [
     "BUILT_IN",
@@ -117,7 +117,7 @@ def trained_as(name: str) -> str:
 def register(scheme: NamedScheme) -> None:
     """Add a scheme, which can then be used by name like those of this package.
 
-    >>> from scale_invariant_attention.schemes import ALiBi, RoPE
+    >>> from scale_invariant_attention.schemes import ALiBi, RoPE, Scheme
     >>> register(NamedScheme("alibi-rope", lambda base=1e4: Scheme(RoPE(base), distance=ALiBi())))
     >>> get("alibi-rope", base=500.0)
     Scheme(rotary=RoPE(base=500.0), query_scale=None, distance=ALiBi(), window=None)

@@ -40,9 +40,7 @@ def page():
 
 def test_the_transform_in_the_picture_is_the_formula():
     [head] = logits("scale-invariant-p-rope")
-    for distance, mean, deviation in zip(
-        head.distances, head.means, head.deviations, strict=True
-    ):
+    for distance, mean, deviation in zip(head.distances, head.means, head.deviations, strict=True):
         growth = 2 * math.log1p(distance / 10)
         assert mean == pytest.approx(-growth, rel=1e-12)
         assert deviation == pytest.approx(math.sqrt(1 + growth), rel=1e-12)

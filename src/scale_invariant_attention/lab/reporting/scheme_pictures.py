@@ -1,19 +1,20 @@
 """What a scheme does to logits, as a picture by distance.
 
 With scores from N(0, 1), the logits of keys at distance `t` have the mean ``bias(t)`` and the standard
-deviation ``gain(t) * query_scale``: a line with a band for each head. Marks above them are the
-wavelengths of the pairs of dimensions that rotate.
+deviation ``gain(t) * query_scale``: a line with a band for each head, up to the window. Marks above
+them are the wavelengths of the pairs of dimensions that rotate. Layers that differ are drawn together.
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from xml.sax.saxutils import escape
 
 import torch
 from torch import Tensor
 
-from ...schemes import NamedScheme, Scheme, SchemeLayer, TokenPositions
+from ...schemes import ModelScheme, NamedScheme, Scheme, SchemeLayer, TokenPositions
 
 # A model trained at the paper's length, in a context four times as long, seen by its last query.
 TRAIN_LENGTH, CONTEXT = 4096, 16_384
@@ -36,7 +37,7 @@ class HeadLogits:
     deviations: Sequence[float]
 
 
-def built_for_picture(entry: NamedScheme) -> Scheme:
+def built_for_picture(entry: NamedScheme) -> ModelScheme:
     """The scheme with its default options, and the training length of the pictures if it takes one."""
     takes_length = "train_length" in entry.options
     return entry.build(**({"train_length": TRAIN_LENGTH} if takes_length else {}))
@@ -48,21 +49,21 @@ def head_logits(scheme: Scheme) -> list[HeadLogits]:
     >>> from scale_invariant_attention import schemes
     >>> [head] = head_logits(schemes.get("scale-invariant-nope"))
     >>> [round(it[0], 3) for it in (head.distances, head.means, head.deviations)]
-    [1.0, -0.191, 1.091]
+    [1, -0.191, 1.091]
     """
-    powers = torch.linspace(0, math.log(CONTEXT - 1), POINTS, dtype=torch.float64)
+    reach = scheme.window or CONTEXT
     # Whole distances, because some schemes have buckets of them.
-    distances = powers.exp().round().unique()
-    layer = SchemeLayer(scheme, HEADS)
-    with torch.no_grad():
-        gain, bias = layer.distance(distances)
-        scale = _query_scale(layer)
-    means, deviations = torch.broadcast_tensors(torch.atleast_2d(bias), gain * scale)
-    heads = torch.stack([means, deviations]).unique_consecutive(dim=1).unbind()
-    return [
-        HeadLogits(distances.tolist(), mean.tolist(), deviation.tolist())
-        for mean, deviation in zip(*heads, strict=True)
-    ]
+    powers = (CONTEXT ** (point / POINTS) for point in range(POINTS + 1))
+    distances = [it for it in sorted(set(map(round, powers))) if it < reach]
+    # Some schemes start at random.
+    with torch.random.fork_rng(devices=()), torch.no_grad():
+        torch.manual_seed(0)
+        layer = SchemeLayer(scheme, HEADS)
+        gain, bias = layer.distance(torch.tensor(distances, dtype=torch.float64))
+        deviation = gain * _query_scale(layer)
+    every = torch.zeros(HEADS, len(distances), dtype=torch.float64)
+    heads = zip((bias + every).tolist(), (deviation + every).tolist(), strict=True)
+    return [HeadLogits(distances, *head) for head, _ in groupby(heads)]
 
 
 def wavelengths(scheme: Scheme) -> list[float]:
@@ -80,10 +81,11 @@ def wavelengths(scheme: Scheme) -> list[float]:
 
 def scheme_picture(entry: NamedScheme) -> str:
     """The picture of a scheme as SVG."""
-    scheme = built_for_picture(entry)
-    parts = [*_frame(), *_rotation(wavelengths(scheme))]
-    for head in head_logits(scheme):
-        parts += _head(head, entry.line.colour)
+    schemes = list(dict.fromkeys(built_for_picture(entry).pattern))
+    parts = [*_frame(), *_rotation([wavelengths(scheme) for scheme in schemes])]
+    for scheme in schemes:
+        for head in head_logits(scheme):
+            parts += _head(head, entry.line.colour)
     return "\n".join(
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
@@ -125,12 +127,14 @@ def _frame() -> Iterator[str]:
     yield f'<text x="{middle}" y="{HEIGHT - 5}" text-anchor="middle">distance in tokens</text>'
 
 
-def _rotation(turns: Sequence[float]) -> Iterator[str]:
-    shown = [_x(turn) for turn in turns if turn <= CONTEXT]
+def _rotation(turns: Sequence[Sequence[float]]) -> Iterator[str]:
+    """The wavelengths of each scheme of a pattern."""
+    shown = sorted({_x(turn) for each in turns for turn in each if turn <= CONTEXT})
     if shown:
         marks = "".join(f"M{x} {TOP - 9}v7" for x in shown)
         yield f'<path d="{marks}" stroke="#555555"/>'
-    rotating = f"{len(turns)} of {HEAD_DIM // 2}" if turns else "none"
+    counts = [f"{len(each)} of {HEAD_DIM // 2}" if each else "none" for each in turns]
+    rotating = " or ".join(dict.fromkeys(counts))
     yield f'<text x="{LEFT}" y="{TOP - 13}" fill="#555555">rotating pairs: {rotating}</text>'
 
 
