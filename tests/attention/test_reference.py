@@ -14,7 +14,7 @@ def normal(*shape, seed=0):
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-def by_hand(query, key, value, gain, bias, visible):
+def by_hand(query, key, value, gain, bias, visible, key_bias=None):
     """One sum at a time; gain and bias are functions of (head, distance)."""
     batch, heads, queries, size = query.shape
     group = heads // key.shape[1]
@@ -29,7 +29,8 @@ def by_hand(query, key, value, gain, bias, visible):
                     t = abs(start + i - j)
                     if visible(start + i, j):
                         score = float(query[b, h, i] @ key[b, h // group, j]) / math.sqrt(size)
-                        logits.append(gain(h, t) * score + bias(h, t))
+                        extra = 0.0 if key_bias is None else float(key_bias[b, h // group, j])
+                        logits.append(gain(h, t) * score + bias(h, t) + extra)
                         values.append(value[b, h // group, j])
                 if logits:
                     lse[b, h, i] = math.log(sum(math.exp(x) for x in logits))
@@ -57,6 +58,20 @@ def test_scale_invariant_is_the_formula(is_causal, queries):
     )
     found = sia.scale_invariant_attention(
         query, key, value, tau=tau, is_causal=is_causal, return_lse=True, backend="reference"
+    )
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_key_bias_is_added_to_every_logit_of_the_key():
+    query, key, value = normal(2, 4, 9, 5), normal(2, 2, 7, 5, seed=1), normal(2, 2, 7, 3, seed=2)
+    key_bias = normal(2, 2, 7, seed=3)
+    expected = by_hand(
+        query, key, value, lambda h, t: 2, lambda h, t: -0.1 * t, lambda i, j: i >= j, key_bias
+    )
+    distance = torch.arange(9, dtype=torch.float64)
+    affine = sia.DistanceAffine(2 + 0 * distance, -0.1 * distance)
+    found = sia.distance_affine_attention(
+        query, key, value, affine, key_bias=key_bias, return_lse=True, backend="reference"
     )
     torch.testing.assert_close(found, expected)
 

@@ -22,7 +22,8 @@ def failures(contract: Contract) -> list[str]:
     """
     judge, turn = Judge(contract), contract.seed % 4
     found = [f"tiled: {v}" for v in judge.violations(run(contract, public_call("tiled")))]
-    if "cpu" in available_backends() and contract.query.dtype != torch.float64:
+    takes = contract.query.dtype != torch.float64 and "key_bias" not in contract.learned
+    if "cpu" in available_backends() and takes:
         found += [f"cpu: {v}" for v in judge.violations(run(contract, public_call("cpu")))]
         found += [f"cpu, hidden NaN: {v}" for v in hidden_nan_leaks(contract, "cpu")]
     for name in moved_backends.installed():
@@ -55,6 +56,11 @@ def with_small_tiles(contract: Contract) -> Results:
     grad_lse = contract.grad_lse.to(lse.dtype).masked_fill(lse == -torch.inf, 0)
     grad_out = contract.grad_out.to(out.dtype)
     grads = tiled.backward(call, out, lse, grad_out, grad_lse, True, size)._asdict()
+    given = contract.learned.get("key_bias")
+    if given is not None:
+        # The call has it by batch row and query head.
+        by_head = grads["key_bias"].unflatten(1, (given.shape[1], -1)).sum(2)
+        grads["key_bias"] = by_head.sum_to_size(given.shape).to(given.dtype)
     out = out.to(contract.query.dtype)
     return Results(out, lse, {name: grads[name].view_as(t) for name, t in contract.inputs.items()})
 
@@ -64,32 +70,42 @@ def call_of(contract: Contract, inputs: dict[str, Tensor] | None = None):
     tensors, settings = contract.arguments(inputs or contract.inputs)
     affine = settings.pop("affine", None)
     tau = settings.pop("tau", 10.0 if affine is None else None)
-    scale = settings.pop("scale", None)
+    others = {name: settings.pop(name, None) for name in ("scale", "key_bias")}
     visibility = Visibility(**settings)
-    return checked_call(*tensors, affine=affine, tau=tau, visibility=visibility, scale=scale)
+    return checked_call(*tensors, affine=affine, tau=tau, visibility=visibility, **others)
 
 
 def hidden_nan_leaks(contract: Contract, backend: str) -> list[str]:
-    """Poison some keys and values with NaN, and list the results that change though they must not.
+    """Poison some keys, values and key biases, and list the results that change though they must not.
 
     Results of queries that do not see the NaN must stay bit-identical. Queries that do see it get no
     gradient in either run.
     """
     rng = random.Random(contract.seed)
-    visible = call_of(contract).visibility_with_positions().visible
-    visible = visible.expand(contract.query.shape[0], -1, -1)
+    call = call_of(contract)
+    visible = call.visibility_with_positions().visible.unsqueeze(1)
+    visible = visible.expand(*contract.query.shape[:2], -1, -1)
+    if call.key_bias is not None:
+        visible = visible & ~call.key_bias.isneginf().unsqueeze(2)
     keys = contract.key.shape[2]
     chosen = torch.zeros(keys, dtype=torch.bool)
     chosen[rng.sample(range(keys), rng.randint(1, max(1, keys // 4)))] = True
     if rng.random() < 0.5:
-        chosen |= ~visible.any(1).any(0)
-    seeing = (visible & chosen).any(-1)  # [B, Lq]
+        chosen |= ~visible.flatten(0, 2).any(0)
+    seeing = (visible & chosen).any(-1)  # [B, Hq, Lq]
 
     poisoned = dict(contract.inputs)
-    for name in rng.choice((("key",), ("value",), ("key", "value"))):
+    spoilt = [("key",), ("value",), ("key", "value")]
+    if "key_bias" in poisoned:
+        spoilt += [("key_bias",), ("key", "key_bias")]
+    for name in rng.choice(spoilt):
         poisoned[name] = contract.inputs[name].clone()
         poisoned[name][:, :, chosen] = rng.choice((torch.nan, torch.inf))
-    grad_out = contract.grad_out.masked_fill(seeing[:, None, :, None], 0)
+    if "key_bias" in poisoned:
+        # A key that it hides stays hidden.
+        given = contract.inputs["key_bias"]
+        poisoned["key_bias"] = poisoned["key_bias"].where(~given.isneginf(), -torch.inf)
+    grad_out = contract.grad_out.masked_fill(seeing.unsqueeze(-1), 0)
     clean = run(contract, public_call(backend), grad_out=grad_out).tensors()
     dirty = run(contract, public_call(backend), inputs=poisoned, grad_out=grad_out).tensors()
 
@@ -97,10 +113,9 @@ def hidden_nan_leaks(contract: Contract, backend: str) -> list[str]:
     for name in clean:
         before, after = clean[name], dirty[name]
         if name in ("out", "lse"):
-            rows = seeing[:, None].expand(before.shape[:3])
-            if not torch.equal(before[~rows], after[~rows]):
+            if not torch.equal(before[~seeing], after[~seeing]):
                 found.append(f"{name} of queries that do not see it")
-            if name == "out" and not after[rows].isnan().all():
+            if name == "out" and not after[seeing].isnan().all():
                 found.append("no NaN where it is seen")
         elif not torch.equal(before, after):
             found.append(name)

@@ -127,6 +127,10 @@ def _pairs(tensors: tuple[Tensor, ...], settings: dict[str, Any], wide: torch.dt
         logarithm = torch.log1p(distance / tau)
         gain, bias = torch.sqrt(1 + 2 * logarithm), -2 * logarithm
     gain, bias = torch.where(sink, 1.0, gain), torch.where(sink, 0.0, bias)
+    if "key_bias" in settings:
+        key_bias = _by_query_head(settings["key_bias"], tensors[0].shape[1]).unsqueeze(-2)
+        visible = visible & (key_bias != -torch.inf)
+        bias = bias + key_bias.where(key_bias != -torch.inf, 0).to(wide)
     return _Pairs(visible, visible & ~sink, distance, gain, bias)
 
 
@@ -184,6 +188,10 @@ def magnitudes(contract: Contract, inputs: dict[str, Tensor] | None = None) -> d
         "grad of key": of_keys(grad_scores.mT @ query.abs()),
         "grad of value": of_keys(loud.mT @ grad_out),
     }
+    if "key_bias" in doubles:
+        rows, heads, keys = doubles["key_bias"].shape
+        by_key = grad_logits.sum(2).unflatten(1, (heads, -1)).sum(2)
+        sizes["grad of key_bias"] = by_key.sum_to_size(rows, heads, keys)
     grad_logits = torch.where(pairs.transformed, grad_logits, 0)
     if "tau" in doubles:
         tau = doubles["tau"].reshape(-1, 1, 1)
@@ -207,6 +215,11 @@ def _by_distance(table: Tensor, distance: Tensor) -> Tensor:
     if table.ndim == 1:
         return table[indices]
     return table[:, indices.squeeze(1)].transpose(0, 1)
+
+
+def _by_query_head(key_bias: Tensor, heads: int) -> Tensor:
+    """``[1 or B, 1 or Hk or Hq, Lk]`` as ``[1 or B, Hq, Lk]``."""
+    return key_bias.repeat_interleave(heads // key_bias.shape[1], 1)
 
 
 def _multiply(left: Tensor, right: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ def moved(backend: Backend, device: torch.device) -> Backend:
     """A backend that takes calls on any device and runs them on one."""
 
     def there(call: AttentionCall) -> AttentionCall:
-        tensors = ("query", "key", "value", "gain", "bias", "tau")
+        tensors = ("query", "key", "value", "key_bias", "gain", "bias", "tau")
         changes = {name: _to(device, getattr(call, name)) for name in tensors}
         seen = {name: getattr(call.visibility, name) for name in Visibility.__slots__}
         visibility = Visibility(**{name: _to(device, value) for name, value in seen.items()})

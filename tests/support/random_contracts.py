@@ -23,7 +23,7 @@ class Contract:
     query: Tensor
     key: Tensor
     value: Tensor
-    learned: dict[str, Tensor]  # tau, or gain and bias
+    learned: dict[str, Tensor]  # tau, or gain and bias; key_bias
     settings: dict[str, Any]
     grad_out: Tensor
     grad_lse: Tensor
@@ -41,6 +41,8 @@ class Contract:
             settings["affine"] = DistanceAffine(inputs["gain"], inputs["bias"])
         elif "tau" in inputs:
             settings["tau"] = inputs["tau"]
+        if "key_bias" in inputs:
+            settings["key_bias"] = inputs["key_bias"]
         return tensors, settings
 
     def __str__(self) -> str:
@@ -106,6 +108,10 @@ def draw(
     learned = _affine(rng, normal, heads, _table_length(settings, query_length, key_length), dtype)
     grad_out = normal(batch, heads, query_length, value_dim).to(dtype)
     grad_lse = normal(batch, heads, query_length) * rng.choice((0.0, 1.0))
+    if chance(0.25):
+        # Any shape that broadcasts to [B, Hq, Lk].
+        shape = (rng.choice((1, batch)), rng.choice((1, key_heads, heads)), key_length)
+        learned["key_bias"] = _key_bias(rng, normal, shape, dtype)
     return Contract(seed, query, key, value, learned, settings, grad_out, grad_lse)
 
 
@@ -188,6 +194,23 @@ def _key_mask(rng: random.Random, generator: torch.Generator, batch: int, keys: 
     if form == "row":
         return (torch.rand(batch, 1, generator=generator) < 0.5).expand(batch, keys)
     return torch.rand(batch, keys, generator=generator) < 0.7
+
+
+def _key_bias(
+    rng: random.Random,
+    normal: Callable[..., Tensor],
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+) -> Tensor:
+    """Independent numbers or cumulative decays, some with hidden keys, in the dtype or a wider one."""
+    exact = torch.float64 if dtype == torch.float64 else torch.float32
+    form = rng.choice(("normal", "decay", "hidden"))
+    bias = normal(*shape)
+    if form == "decay":
+        bias = -torch.nn.functional.logsigmoid(2 + bias).cumsum(-1)
+    if form == "hidden":
+        bias = bias.where(normal(*shape) < 0.5, -torch.inf)
+    return _laid_out(bias.unsqueeze(-1), rng.choice((exact, exact, dtype)), rng).squeeze(-1)
 
 
 def _table_length(settings: dict[str, Any], queries: int, keys: int) -> int:

@@ -50,6 +50,7 @@ def small(seed: int) -> Contract:
     learned = {
         name: by_head(tensor, given) if tensor.ndim == length_dims[name] else tensor
         for name, tensor in contract.learned.items()
+        if name != "key_bias"
     }
     settings = {
         name: value[:rows] if isinstance(value, Tensor) and value.ndim == 2 else value

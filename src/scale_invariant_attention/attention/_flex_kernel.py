@@ -275,6 +275,7 @@ def _specimen(kind: _Kind) -> AttentionCall:
         query=zeros(kind.query_heads, query_length, kind.head_dim),
         key=zeros(kind.key_heads, key_length, kind.head_dim),
         value=zeros(kind.key_heads, key_length, kind.value_dim),
+        key_bias=None,
         gain=table if kind.tables else None,
         bias=table if kind.tables else None,
         tau=None if kind.tables else torch.ones(kind.affine_heads, device=device),

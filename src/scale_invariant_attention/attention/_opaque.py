@@ -41,6 +41,7 @@ class Gradients(NamedTuple):
     query: Tensor
     key: Tensor
     value: Tensor
+    key_bias: Tensor | None
     gain: Tensor | None
     bias: Tensor | None
     tau: Tensor | None
@@ -50,8 +51,15 @@ def no_gradients(call: AttentionCall, affine_grads: bool, *, unrounded: bool) ->
     """The gradients of a call without a pair of a query and a key: zeros."""
     dtype = compute_dtype(call.query.dtype) if unrounded else call.query.dtype
     affine = (call.gain, call.bias, call.tau)
+    query, key, value = (
+        torch.zeros_like(t, dtype=dtype) for t in (call.query, call.key, call.value)
+    )
+    key_bias = None if call.key_bias is None else torch.zeros_like(call.key_bias)
     return Gradients(
-        *(torch.zeros_like(t, dtype=dtype) for t in (call.query, call.key, call.value)),
+        query,
+        key,
+        value,
+        key_bias,
         *(torch.zeros_like(t) if affine_grads and t is not None else None for t in affine),
     )
 
@@ -83,6 +91,7 @@ class Backward(Protocol):
         """Gradients of all inputs; those of the affine only if `affine_grads`.
 
         With `unrounded`, the gradients of query, key and value are in the compute dtype, to be summed.
+        That of the key bias always is, as the key bias itself.
         """
 
 

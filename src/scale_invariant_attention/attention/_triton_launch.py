@@ -169,7 +169,7 @@ def backward(
     if affine_grads and call.tau is None:
         sums = _distance_sums if plan.has_positions else _diagonal_sums
         gain, bias = _table_gradients(plan, *sums(plan, shared))
-    return Gradients(grad_query, grad_key, grad_value, gain, bias, grad_tau)
+    return Gradients(grad_query, grad_key, grad_value, None, gain, bias, grad_tau)
 
 
 def _row_terms(plan: Plan, out: Tensor, lse: Tensor, grad_out: Tensor, grad_lse: Tensor) -> Tensor:

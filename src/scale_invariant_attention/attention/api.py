@@ -36,6 +36,7 @@ def attend(
     tau: float | Tensor | None = None,
     visibility: Visibility,
     scale: float | None = None,
+    key_bias: Tensor | None = None,
     return_lse: bool = False,
     backend: str = "auto",
 ) -> Any:
@@ -44,7 +45,14 @@ def attend(
     Layers call this with the visibility that their model has built once.
     """
     call = checked_call(
-        query, key, value, affine=affine, tau=tau, visibility=visibility, scale=scale
+        query,
+        key,
+        value,
+        affine=affine,
+        tau=tau,
+        visibility=visibility,
+        scale=scale,
+        key_bias=key_bias,
     )
     if not isinstance(return_lse, bool):
         raise TypeError(f"return_lse must be True or False, got {return_lse!r}")
@@ -93,6 +101,7 @@ def scale_invariant_attention(
     *misplaced: Never,
     tau: float | Tensor = 10.0,
     scale: float | None = None,
+    key_bias: Tensor | None = None,
     return_lse: bool = False,
     backend: str = "auto",
     **visibility: Unpack[VisibilityKeywords],
@@ -111,6 +120,9 @@ def scale_invariant_attention(
         tau: the distance up to which context counts as local and barely changes: a number, or a tensor
             ``[]`` or ``[Hq]``, which may require grad.
         scale: the factor of ``q . k``; None is ``1 / sqrt(D)``.
+        key_bias: a number per key, added to its logits after the transform, sinks included:
+            ``[B, Hk, Lk]`` or ``[B, Hq, Lk]``, where B and the heads may be 1; of any floating dtype.
+            It may require grad. -inf hides a key.
         return_lse: also return the log-sum-exp of the logits, ``[B, Hq, Lq]``, float32 (float64
             for float64 inputs); differentiable, and -inf for a query that sees no key.
         backend: "auto", or one of :func:`available_backends`, which then runs or raises.
@@ -140,6 +152,7 @@ def scale_invariant_attention(
         tau=tau,
         visibility=visibility_from("scale_invariant_attention", 3, misplaced, visibility),
         scale=scale,
+        key_bias=key_bias,
         return_lse=return_lse,
         backend=backend,
     )
@@ -153,11 +166,13 @@ def distance_affine_attention(
     affine: DistanceAffine,
     *misplaced: Never,
     scale: float | None = None,
+    key_bias: Tensor | None = None,
     return_lse: bool = False,
     backend: str = "auto",
     **visibility: Unpack[VisibilityKeywords],
 ) -> Any:
-    """Attention with any gain and bias by distance: ``L = gain(t) * scale * q . k + bias(t)``.
+    """Attention with any gain and bias by distance: ``L = gain(t) * scale * q . k + bias(t)``,
+    plus the key's `key_bias`, if it is given.
 
     `affine` holds the two tables, which may require grad; they must reach the largest distance of
     the call, or the window. Everything else is as in :func:`scale_invariant_attention`.
@@ -178,6 +193,7 @@ def distance_affine_attention(
         affine=affine,
         visibility=seen,
         scale=scale,
+        key_bias=key_bias,
         return_lse=return_lse,
         backend=backend,
     )
@@ -192,6 +208,7 @@ def backend_for(
     *misplaced: Never,
     tau: float | Tensor = 10.0,
     scale: float | None = None,
+    key_bias: Tensor | None = None,
     return_lse: bool = False,
     backend: str = "auto",
     **visibility: Unpack[VisibilityKeywords],
@@ -203,5 +220,14 @@ def backend_for(
     'tiled'
     """
     seen = visibility_from("backend_for", 4, misplaced, visibility)
-    call = checked_call(query, key, value, affine=affine, tau=tau, visibility=seen, scale=scale)
+    call = checked_call(
+        query,
+        key,
+        value,
+        affine=affine,
+        tau=tau,
+        visibility=seen,
+        scale=scale,
+        key_bias=key_bias,
+    )
     return choose(call, return_lse, backend).name

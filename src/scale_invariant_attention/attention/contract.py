@@ -24,6 +24,7 @@ class AttentionCall:
     query: Tensor  # [B, Hq, Lq, D]
     key: Tensor  # [B, Hk, Lk, D]
     value: Tensor  # [B, Hk, Lk, Dv]
+    key_bias: Tensor | None  # [B, Hq, Lk] in the compute dtype; strides may be 0
     gain: Tensor | None  # [1 or Hq, length]; None with tau
     bias: Tensor | None  # [1 or Hq, length]; None with tau
     tau: Tensor | None  # [1 or Hq]; None with tables
@@ -83,9 +84,9 @@ class AttentionCall:
     @property
     def requires_grad(self) -> bool:
         """Whether any input needs a gradient."""
-        inputs = (self.query, self.key, self.value)
+        inputs = (self.query, self.key, self.value, self.key_bias)
         return self.affine_requires_grad or (
-            torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
+            torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
         )
 
 
@@ -125,6 +126,7 @@ def checked_call(
     tau: float | Tensor | None,
     visibility: Visibility,
     scale: float | None = None,
+    key_bias: Tensor | None = None,
 ) -> AttentionCall:
     """Check every argument and return the call in its one form; `affine` comes before `tau`."""
     _check_inputs(query, key, value)
@@ -141,7 +143,11 @@ def checked_call(
         tau = plain_number(tau)
     gain, bias, taus = _affine_tensors(affine, tau, heads, query.device)
     number = float(tau) if isinstance(tau, NUMBERS) and taus is not None else None
-    call = AttentionCall(query, key, value, gain, bias, taus, visibility, float(scale), number)
+    if key_bias is not None:
+        key_bias = _checked_key_bias(key_bias, query, key)
+    call = AttentionCall(
+        query, key, value, key_bias, gain, bias, taus, visibility, float(scale), number
+    )
     check_table_length(call)
     return call
 
@@ -204,6 +210,35 @@ def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
         return tensors
     dtype = torch.get_autocast_dtype(kind)
     return tuple(t if t.dtype == torch.float64 else t.to(dtype) for t in tensors)
+
+
+def _checked_key_bias(key_bias: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    """The key bias of every batch row and query head, in the compute dtype."""
+    if not isinstance(key_bias, Tensor):
+        raise TypeError(f"key_bias must be a tensor, got {type(key_bias).__name__}")
+    check_dense("key_bias", key_bias)
+    dtype = key_bias.dtype
+    if not dtype.is_floating_point or dtype.itemsize < 2:
+        hint = "; to hide keys, use key_mask" if dtype == torch.bool else ""
+        raise TypeError(
+            f"key_bias must be float64, float32, bfloat16 or float16, got {dtype}{hint}"
+        )
+    batch, heads = query.shape[:2]
+    _, key_heads, length, _ = key.shape
+    shape = tuple(key_bias.shape)
+    if len(shape) != 3 or not (
+        shape[0] in (1, batch) and shape[1] in (1, key_heads, heads) and shape[2] == length
+    ):
+        raise ValueError(
+            f"key_bias must be [batch, heads, keys] = [{batch}, {key_heads} or {heads}, {length}], "
+            f"where batch and heads may be 1; got shape {shape}"
+        )
+    if key_bias.device != query.device:
+        raise ValueError(f"key_bias is on {key_bias.device} but query is on {query.device}")
+    wide = key_bias.to(compute_dtype(query.dtype)).resolve_neg()
+    if shape[1] not in (1, heads):
+        wide = wide.repeat_interleave(heads // key_heads, 1)
+    return wide.expand(batch, heads, length)
 
 
 def _affine_tensors(

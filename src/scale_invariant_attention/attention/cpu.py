@@ -39,6 +39,8 @@ def unavailable_reason(device: torch.device) -> str | None:
 
 def unsupported_reason(call: AttentionCall, return_lse: bool) -> str | None:
     """Why the backend does not support a call."""
+    if call.key_bias is not None:
+        return "it has no key_bias; use 'tiled'"
     if call.query.dtype not in STORAGES:
         return f"it computes in float32, not in {call.query.dtype}"
     return None
@@ -88,8 +90,8 @@ def backward(
         grads = [_like(t, g) for t, g in zip(inputs, grads, strict=True)]
     query, key, value = grads
     if by_distance is None or far_tau is None:
-        return Gradients(query, key, value, None, None, None)
-    return Gradients(query, key, value, *_affine_gradients(call, by_distance, far_tau))
+        return Gradients(query, key, value, None, None, None, None)
+    return Gradients(query, key, value, None, *_affine_gradients(call, by_distance, far_tau))
 
 
 def _affine_gradients(

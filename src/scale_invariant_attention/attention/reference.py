@@ -1,6 +1,6 @@
 """The definition in plain torch: the oracle for every other backend.
 
-    L_ij = gain(t) * scale * q_i . k_j + bias(t)     over the visible keys j of query i
+    L_ij = gain(t) * scale * q_i . k_j + bias(t) + key_bias_j     over the visible keys j of query i
     out_i = sum_j exp(L_ij - lse_i) v_j,  lse_i = log sum_j exp(L_ij)
 
 It stores the full score matrix, and is differentiable and traceable throughout.
@@ -48,9 +48,10 @@ def backward(
     output is the sum of ``share * part`` over all parts, with ``share = exp(part_lse - lse)``.
     """
     inputs = {"query": call.query, "key": call.key, "value": call.value}
+    others = {"key_bias": call.key_bias}
     if affine_grads:
-        affine = {"gain": call.gain, "bias": call.bias, "tau": call.tau}
-        inputs |= {name: tensor for name, tensor in affine.items() if tensor is not None}
+        others |= {"gain": call.gain, "bias": call.bias, "tau": call.tau}
+    inputs |= {name: tensor for name, tensor in others.items() if tensor is not None}
     dtype = compute_dtype(call.query.dtype)
     leaves = {
         name: tensor.detach().to(dtype if unrounded and tensor.ndim == 4 else tensor.dtype)
@@ -89,6 +90,11 @@ def _attention(call: AttentionCall) -> tuple[Tensor, Tensor]:
 
     bad_query = ~torch.isfinite(query).all(-1)
     bad_key = ~(torch.isfinite(key).all(-1) & torch.isfinite(value).all(-1))
+    key_bias = call.key_bias
+    if key_bias is not None:
+        visible = visible & (key_bias != -torch.inf).unsqueeze(-2)
+        bad_key = bad_key | ~torch.isfinite(key_bias)
+        bias = bias + torch.where(torch.isfinite(key_bias), key_bias, 0).unsqueeze(-2)
     # The output of a query that sees no key is zero, even if the query itself is NaN.
     bad = (visible & (bad_query.unsqueeze(-1) | bad_key.unsqueeze(-2))).any(-1)
     spoiling = torch.zeros(bad.shape, dtype=dtype, device=bad.device).masked_fill(bad, torch.nan)

@@ -51,16 +51,18 @@ def forward(call: AttentionCall, size: TileSize | None = None) -> tuple[Tensor, 
     out, lse = call.nothing_seen()
     for part in _parts(call, size):
         key, value = mark_bad_keys(part.of_keys(call.key), part.of_keys(call.value))
-        scratch = part.scratch()
+        key_bias, scratch = part.of_key_bias(call), part.scratch()
         for queries in part.query_blocks():
             query = mark_bad_rows(part.of_queries(call.query, queries)).mul_(call.scale)
             total_value = query.new_zeros(*query.shape[:2], value.shape[2])
             highest = query.new_full((*query.shape[:2], 1), -torch.inf)
             total = torch.zeros_like(highest)
-            for tile in part.tiles(queries):
+            for tile in part.tiles(queries, key_bias):
                 scores = _product(query, key[:, tile.keys], scratch)
                 logits = part.by_head(scores)
                 torch.addcmul(tile.bias, tile.gain, logits, out=logits)
+                if key_bias is not None:
+                    logits += key_bias[..., tile.keys]
                 if tile.hidden is not None:
                     logits.masked_fill_(tile.hidden, -torch.inf)
                 risen = torch.maximum(highest, scores.amax(-1, keepdim=True))
@@ -90,10 +92,14 @@ def backward(
     """Gradients of all inputs; those of the affine only if `affine_grads`."""
     grads = no_gradients(call, affine_grads=False, unrounded=unrounded)
     grad_query, grad_key, grad_value = grads.query, grads.key, grads.value
-    grad_affine = AffineGradients(call) if affine_grads else None
+    grad_key_bias, grad_affine = grads.key_bias, AffineGradients(call) if affine_grads else None
     for part in _parts(call, size):
         key, value = finite_part(part.of_keys(call.key)), finite_part(part.of_keys(call.value))
         part_grad_key, part_grad_value = torch.zeros_like(key), torch.zeros_like(value)
+        key_bias = part.of_key_bias(call)
+        # Rows that see a bias of inf or NaN are NaN already, and silent ones must not become so.
+        finite_bias = None if key_bias is None else finite_part(key_bias)
+        part_grad_bias = None if key_bias is None else torch.zeros_like(key_bias)
         score_scratch, grad_scratch = part.scratch(), part.scratch()
         weight_scratch = part.scratch() if affine_grads else score_scratch
         for queries in part.query_blocks():
@@ -107,12 +113,14 @@ def backward(
             # Silent rows must not overflow: infinity minus their infinite base would be NaN.
             query.masked_fill_(base == torch.inf, 0)
             block_grad_query = torch.zeros_like(query)
-            for tile in part.tiles(queries):
+            for tile in part.tiles(queries, key_bias):
                 keys = tile.keys
                 scores = _product(query, key[:, keys], score_scratch)
                 weights = weight_scratch[: scores.numel()].view_as(scores)
                 by_head = part.by_head(weights)
                 torch.addcmul(tile.bias, tile.gain, part.by_head(scores), out=by_head)
+                if finite_bias is not None:
+                    by_head += finite_bias[..., keys]
                 weights.sub_(base).exp_()
                 if tile.hidden is not None:
                     by_head.masked_fill_(tile.hidden, 0)
@@ -123,6 +131,8 @@ def backward(
                 if tile.hidden is not None:
                     # For a NaN row, the zero weight times NaN is NaN.
                     by_head.masked_fill_(tile.hidden, 0)
+                if part_grad_bias is not None:
+                    part_grad_bias[..., keys] += by_head.sum(2, keepdim=True)
                 if grad_affine is not None:
                     part.affine.add_gradients(tile, by_head, part.by_head(scores), grad_affine)
                 by_head.mul_(tile.gain)
@@ -131,10 +141,12 @@ def backward(
             part.store(grad_query, queries, block_grad_query.mul_(call.scale))
         part.store_keys(grad_key, part_grad_key)
         part.store_keys(grad_value, part_grad_value)
+        if grad_key_bias is not None and part_grad_bias is not None:
+            part.store_key_bias(grad_key_bias, part_grad_bias)
         if grad_affine is not None:
             part.affine.finish(grad_affine)
     affine = (None, None, None) if grad_affine is None else grad_affine.results()
-    return Gradients(grad_query, grad_key, grad_value, *affine)
+    return Gradients(grad_query, grad_key, grad_value, grad_key_bias, *affine)
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,6 +171,12 @@ class _Part:
             flat = flat.clone()
         return flat.view(-1, *part.shape[2:])
 
+    def of_key_bias(self, call: AttentionCall) -> Tensor | None:
+        """The key bias of this part by query head, ``[rows, heads, 1, Lk]``."""
+        if call.key_bias is None:
+            return None
+        return self._rows_and_heads(call.key_bias).unsqueeze(2)
+
     def of_queries(self, tensor: Tensor, queries: slice) -> Tensor:
         """Copy of a block of a tensor by query, rows reversed: ``[N, G * q]`` or ``[.., D]``.
 
@@ -176,6 +194,15 @@ class _Part:
         """The inverse of :meth:`of_keys`."""
         view = destination[self.rows, self.key_heads]
         view.copy_(block.view_as(view))
+
+    def store_key_bias(self, destination: Tensor, block: Tensor) -> None:
+        """The inverse of :meth:`of_key_bias`."""
+        self._rows_and_heads(destination).copy_(block.squeeze(2))
+
+    def _rows_and_heads(self, tensor: Tensor) -> Tensor:
+        """``[B, Hq, ...]`` as this part's ``[rows, heads, ...]``."""
+        first, last = self.key_heads.start * self.group, self.key_heads.stop * self.group
+        return tensor[self.rows, first:last]
 
     def _query_view(self, tensor: Tensor) -> Tensor:
         """``[B, Hq, Lq, ...]`` as this part's ``[rows, key heads, G, Lq, ...]``."""
@@ -205,15 +232,23 @@ class _Part:
     def _map(self) -> BlockMap:
         return BlockMap(self.visibility, self.size.queries, self.size.keys)
 
-    def tiles(self, queries: slice) -> Iterator[Tile]:
-        """Tiles of a block of queries that contain a visible pair."""
+    def tiles(self, queries: slice, key_bias: Tensor | None) -> Iterator[Tile]:
+        """Tiles of a block of queries that contain a visible pair.
+
+        A key bias of -inf hides keys, and must keep NaN out like a mask.
+        """
         some, full = self._map.rows(queries.start // self.size.queries)
+        hides = None if key_bias is None else torch.isneginf(key_bias)
+        if hides is not None and not hides.any():
+            hides = None
         blocks = _blocks(self.visibility.positions[1].shape[0], self.size.keys)
         for keys, worth, uncut in zip(blocks, some.tolist(), full.tolist(), strict=True):
             if not worth:
                 continue
             visibility = self.visibility.tile(queries, keys, backwards=True)
             hidden = None if uncut else ~visibility.visible
+            if hides is not None:
+                hidden = hides[..., keys] if hidden is None else hidden | hides[..., keys]
             if hidden is None or not hidden.all():
                 yield self.affine.tile(queries, keys, visibility, hidden)
 

@@ -49,7 +49,8 @@ def backward(call: AttentionCall, parts: Parts, rows: Rows, affine_grads: bool) 
         sums.add(grads, queries)
         key += grads.key
         value += grads.value
-    return Gradients(sums.query, *_sums_of_own(key, value, parts), *sums.affine)
+    key, value = _sums_of_own(key, value, parts)
+    return Gradients(sums.query, key, value, None, *sums.affine)
 
 
 def _with_all_keys(call: AttentionCall, parts: Parts) -> AttentionCall:

@@ -66,7 +66,7 @@ def backward(call: AttentionCall, parts: Parts, rows: Rows, affine_grads: bool) 
             (grads.tau, call.tau),
         )
     )
-    return Gradients(query, key, value, *affine)
+    return Gradients(query, key, value, None, *affine)
 
 
 def _whole_sequence(call: AttentionCall, parts: Parts) -> AttentionCall:

@@ -87,7 +87,7 @@ def backward(call: AttentionCall, parts: Parts, rows: Rows, affine_grads: bool) 
             travelling = pass_on(message, plan.ranks, size)
         home.expect(index, travelling)
     home.receive()
-    return Gradients(sums.query, home.key, home.value, *sums.affine)
+    return Gradients(sums.query, home.key, home.value, None, *sums.affine)
 
 
 @dataclass(frozen=True)
