@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_models import CASES, TRAINED, random_tokens, tiny_model
+from tiny_models import KINDS, TRAINED, random_tokens, tiny_model
 
 from scale_invariant_attention import DistanceAffine, available_backends
 from scale_invariant_attention.analysis import (
@@ -65,8 +65,8 @@ def test_whatever_a_query_sees(case, backend):
     check(random_scores(dtype, **shown), backend=backend, rtol=rtol)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_every_scheme(case):
+@pytest.mark.parametrize("case", KINDS)
+def test_every_kind_of_scheme(case):
     gpt_scores(tiny_model(case), random_tokens(2, 3 * TRAINED + 1), check)
 
 

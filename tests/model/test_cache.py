@@ -7,7 +7,7 @@ import torch
 from backend_names import WHOLE, takes_float64
 from tiny_models import (
     BY_CONTEXT,
-    CASES,
+    KINDS,
     TRAINED,
     VOCABULARY,
     assert_same,
@@ -15,6 +15,7 @@ from tiny_models import (
     random_tokens,
     tiny_config,
     tiny_model,
+    varied,
 )
 
 from scale_invariant_attention.model import GPT
@@ -38,8 +39,7 @@ def in_chunks(model, tokens, chunks, cache, **by_token):
     return torch.cat(parts, 1)
 
 
-@pytest.mark.parametrize("chunks", CHUNKS, ids=["prompt", "chunks", "single", "whole"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "chunks"), varied(CHUNKS))
 def test_cached_equals_uncached_at_the_same_context_length(case, chunks):
     model = tiny_model(case)
     tokens = random_tokens(2, LENGTH)
@@ -72,7 +72,7 @@ LEFT = torch.tensor([0, 5, 9, LENGTH - 1])[:, None]
 
 
 @pytest.mark.parametrize("chunks", [(7, *[1] * (LENGTH - 7)), (3, 1, 5, 2, LENGTH - 11)])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", KINDS)
 def test_left_padding_in_any_chunks(case, chunks):
     """Also of rows that are nothing but padding in the first chunk, and in all but the last."""
     model = tiny_model(case)
@@ -87,7 +87,7 @@ def test_left_padding_in_any_chunks(case, chunks):
         assert_same(found[row][mask[row]], expected)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", KINDS)
 def test_the_mask_may_be_left_out_after_the_prompt(case):
     model = tiny_model(case)
     tokens = random_tokens(2, LENGTH)
@@ -119,7 +119,7 @@ def test_a_mask_may_come_after_tokens_without_one(case):
 
 
 @pytest.mark.parametrize("shift", [0, 3, -40, 10**6])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", KINDS)
 def test_explicit_positions(case, shift):
     model = tiny_model(case)
     tokens = random_tokens(2, LENGTH)
@@ -181,7 +181,7 @@ def test_a_row_that_outgrows_its_own_length_is_refused():
         model(tokens[:, 5:], token_mask=torch.tensor([[True], [False]]), cache=cache)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case not in BY_CONTEXT])
+@pytest.mark.parametrize("case", [case for case in KINDS if case not in BY_CONTEXT])
 def test_the_other_schemes_go_on_for_ever(case):
     model = tiny_model(case)
     tokens = random_tokens(1, 3 * TRAINED)

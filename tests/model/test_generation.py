@@ -4,7 +4,7 @@ import gc
 
 import pytest
 import torch
-from tiny_models import BY_CONTEXT, CASES, TRAINED, VOCABULARY, random_tokens, tiny_model
+from tiny_models import BY_CONTEXT, KINDS, TRAINED, VOCABULARY, random_tokens, tiny_model
 
 from scale_invariant_attention.model import left_padded
 from scale_invariant_attention.model._generation import Sampler
@@ -22,7 +22,7 @@ def written_without_cache(model, prompt, new, sampler=None):
     return text[0]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", KINDS)
 def test_greedy_takes_the_likeliest_token_of_the_uncached_model(case):
     model = tiny_model(case)
     prompts = random_tokens(2, 5)
@@ -32,7 +32,7 @@ def test_greedy_takes_the_likeliest_token_of_the_uncached_model(case):
     assert len(set(found[0, 5:].tolist())) > 2  # a model that repeats itself would prove little
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", KINDS)
 def test_prompts_padded_on_the_left_are_continued_as_each_alone(case):
     model = tiny_model(case)
     prompts = [random_tokens(length, seed=length).tolist() for length in (3, 1, TRAINED + 2)]

@@ -10,6 +10,7 @@ from tiny_models import (
     ABSOLUTE,
     BY_CONTEXT,
     CASES,
+    KINDS,
     TRAINED,
     VOCABULARY,
     assert_same,
@@ -77,7 +78,7 @@ def test_the_context_length_is_nothing_to_the_other_schemes(case):
 
 
 @pytest.mark.parametrize("backend", ["auto", *WHOLE])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", KINDS)
 def test_float32_is_as_exact_as_the_plain_implementation(case, backend):
     """Twice its error, and the rounding of a sum over the width: the bar for attention's kernels."""
     model = tiny_model(case, torch.float32, backend=backend)
@@ -91,7 +92,7 @@ def test_float32_is_as_exact_as_the_plain_implementation(case, backend):
     assert (logits - truth).abs().max() <= 2 * plain_error + rounding
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", KINDS)
 def test_a_long_text_in_float32(case):
     model = tiny_model(case, torch.float32)
     tokens = random_tokens(1, 20 * TRAINED)
@@ -242,7 +243,7 @@ def test_gradients_are_those_of_the_plain_implementation(case, backend):
         assert math.isclose(slope, expected, rel_tol=tolerance, abs_tol=tolerance), chosen
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", KINDS)
 def test_learns_a_batch_by_heart(case):
     torch.manual_seed(0)
     model = GPT(tiny_config(case, heads=2))
@@ -260,7 +261,7 @@ def test_learns_a_batch_by_heart(case):
     assert loss < 0.05
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", KINDS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_narrow_parameters_give_float32_logits(case, dtype):
     model = tiny_model(case, dtype)
@@ -272,7 +273,7 @@ def test_narrow_parameters_give_float32_logits(case, dtype):
     assert (logits - exact).abs().mean() < 10 * torch.finfo(dtype).eps * exact.abs().mean()
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", KINDS)
 def test_autocast(case):
     model = tiny_model(case, torch.float32)
     tokens = random_tokens(2, LENGTH)

@@ -7,6 +7,7 @@ from tiny_models import (
     ABSOLUTE,
     BY_CONTEXT,
     CASES,
+    KINDS,
     LOCAL,
     TRAINED,
     VOCABULARY,
@@ -14,6 +15,7 @@ from tiny_models import (
     plain_logits,
     random_tokens,
     tiny_model,
+    varied,
 )
 
 from scale_invariant_attention.model.inputs import (
@@ -38,7 +40,7 @@ def test_later_tokens_change_no_bit_of_earlier_outputs(case, backend):
     assert (before[:, 10:] != after[:, 10:]).any(-1).all()
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case not in LOCAL])
+@pytest.mark.parametrize("case", [case for case in KINDS if case not in LOCAL])
 def test_outputs_depend_on_no_later_and_on_every_earlier_token(case):
     model = tiny_model(case)
     tokens = torch.randperm(VOCABULARY)[None, :TRAINED]
@@ -52,7 +54,7 @@ def test_outputs_depend_on_no_later_and_on_every_earlier_token(case):
         assert (size[: row + 1] > 0).all() and (size[row + 1 :] == 0).all()
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", KINDS)
 def test_a_text_can_be_cut_off_at_the_same_context_length(case):
     model = tiny_model(case)
     tokens = random_tokens(2, LENGTH)
@@ -62,8 +64,7 @@ def test_a_text_can_be_cut_off_at_the_same_context_length(case):
         assert_same(part, whole[:, :length])
 
 
-@pytest.mark.parametrize("shift", [1, -7, 10**6, [10**6, 3]])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "shift"), varied([1, -7, 10**6, [10**6, 3]]))
 def test_translation(case, shift):
     model = tiny_model(case)
     tokens = random_tokens(2, LENGTH)
@@ -118,15 +119,16 @@ def assert_separate(model, tokens, logits):
             assert_same(found, plain_logits(model, text))
 
 
-@pytest.mark.parametrize("numbers", [(0, 1, 2, 3), (7, 5, 7, -2), (2**40, 0, 2**40, 0)])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "numbers"), varied([(0, 1, 2, 3), (7, 5, 7, -2), (2**40, 0, 2**40, 0)])
+)
 def test_packed_documents_are_separate(case, numbers):
     model = tiny_model(case)
     tokens = random_tokens(2, sum(PACKING[0]))
     assert_separate(model, tokens, model(tokens, documents=packed(numbers)))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", KINDS)
 def test_packed_documents_with_their_positions(case):
     model = tiny_model(case)
     tokens = random_tokens(2, sum(PACKING[0]))
@@ -155,7 +157,7 @@ def padded(side, lengths=(LENGTH, 1, TRAINED + 1, 4)):
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", KINDS)
 def test_padding_on_either_side_changes_nothing(case, side):
     model = tiny_model(case)
     tokens, mask = random_tokens(4, LENGTH), padded(side)
@@ -177,7 +179,7 @@ def test_what_stands_in_the_padding_changes_no_bit(backend, side):
     assert torch.equal(before[mask], after[mask]) and not torch.equal(before, after)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", KINDS)
 def test_holes_documents_and_rows_of_padding(case):
     """Padding around and inside documents, and one row that is nothing else."""
     model = tiny_model(case)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_models import CASES, TRAINED, assert_same, random_tokens, tiny_model
+from tiny_models import KINDS, TRAINED, assert_same, random_tokens, tiny_model
 from torch._dynamo.backends.debugging import aot_eager
 
 LENGTH = 2 * TRAINED - 3
@@ -22,7 +22,7 @@ def assert_alike(compiled, model, tokens, **given):
     [
         ("logn-ntk", 1),
         # Tracing with symbolic lengths takes many seconds a model.
-        *[pytest.param(case, 2, marks=pytest.mark.slow) for case in CASES],
+        *[pytest.param(case, 2, marks=pytest.mark.slow) for case in KINDS],
     ],
 )
 def test_one_compilation_serves_all_lengths(case, layers):

@@ -1,5 +1,6 @@
 """Small GPTs of every scheme, with weights that exercise every part, and their eager counterpart."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -35,6 +36,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"base": 4.0, "fast_rotations": 1.5, "slow_rotations": 0.25},
     ),
 }
+# One case per kind of slot, for tests that take long: the others differ from one of these in numbers
+# alone.
+KINDS = [
+    *("nope", "rope", "yarn", "logn-p-rope", "logn of the context, ntk", "alibi", "ape"),
+    *("scale-invariant-p-rope", "scale-invariant-spread", "learned tau"),
+    *("window", "pattern", "pattern by context"),
+]
 # Cases whose output depends on the context length.
 BY_CONTEXT = [
     name
@@ -48,6 +56,11 @@ ABSOLUTE = [
 ]
 # Cases of which no layer sees the whole text.
 LOCAL = ["window", "pattern of windows"]
+
+
+def varied(values: Sequence[Any]) -> list[tuple[str, Any]]:
+    """All cases with the first of the values, and one per kind of slot with the others too."""
+    return [(case, it) for case in CASES for it in (values if case in KINDS else values[:1])]
 
 
 def tiny_config(case: str, heads: int = 3, **changes: Any) -> GPTConfig:
