@@ -79,6 +79,7 @@ def _register() -> None:
         ) from error
     from ._attention import attention_forward, set_scheme_when_built
     from ._gpt_model import ScaleInvariantGPTConfig, ScaleInvariantGPTForCausalLM
+    from ._layered_rotary import layered_when_built
     from ._visibility import attention_mask
     from .settings import IMPLEMENTATION, SAVED_IMPLEMENTATION
 
@@ -88,6 +89,7 @@ def _register() -> None:
     # transformers offers no way for a config to add modules to a layer, and they must exist before
     # weights are loaded. This hook is torch's own; it runs as layers are assembled.
     register_module_module_registration_hook(set_scheme_when_built)
+    register_module_module_registration_hook(layered_when_built)  # type: ignore[arg-type]  # may replace
     config, model = ScaleInvariantGPTConfig, ScaleInvariantGPTForCausalLM
     tokenizer = transformers.PreTrainedTokenizerFast
     transformers.AutoConfig.register(config.model_type, config, exist_ok=True)

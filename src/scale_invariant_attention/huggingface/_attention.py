@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..attention import DistanceAffine
 from ..attention.numerics import compute_dtype
 from ..schemes import ScaleInvariant, Scheme, SchemeLayer
+from ._layered_rotary import set_rotary
 from ._visibility import TokenLayout, token_layout
 from .settings import IMPLEMENTATION, SAVED_IMPLEMENTATION, Settings, name_implementation, read
 
@@ -113,6 +114,7 @@ def set_scheme_when_built(parent: nn.Module, name: str, module: nn.Module | None
     if settings is None or NAME in module._modules:
         return
     set_scheme(module, settings)
+    set_rotary(module)
     name_implementation(config, settings)
     if config._attn_implementation == SAVED_IMPLEMENTATION:
         config._attn_implementation = IMPLEMENTATION

@@ -3,7 +3,7 @@
 import copy
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -14,8 +14,15 @@ from ..arguments import did_you_mean, integer, positive_number
 from ..schemes import NTK, RoPE, ScaleInvariant, TruncatedRoPE, YaRN
 from . import settings as held
 from ._attention import dropout_reason, is_attention, layer_for, set_scheme
+from ._layered_rotary import (
+    layer_kinds,
+    model_rotary,
+    rebuild_rotaries,
+    rotaries_of,
+    set_rotary,
+)
 from ._scores import Calibration
-from .rotary import OWN, Parameters, checked_rotary, is_dynamic, rope_parameters
+from .rotary import OWN, Parameters, checked_rotary, is_dynamic
 from .settings import IMPLEMENTATION, Settings
 
 # Layers of these families build masks of their own, unrelated to positions.
@@ -24,6 +31,10 @@ OWN_MASKS = ("doge",)
 NO_POSITIONS = ("llama4", "llama4_text", "persimmon")
 # Attention layers of these families fix the number of rotated dimensions when they are built.
 FIXED_ROTARY_WIDTH = ("phi", "stablelm", "persimmon")
+
+
+# The layers that see all tokens, of models that have others.
+GLOBAL = "global"
 
 
 class ConversionWarning(UserWarning):
@@ -36,6 +47,7 @@ def convert(
     *,
     calibration: Calibration | None = None,
     rotary: str | Mapping[str, Any] | None = None,
+    layers: str | Sequence[int] | None = None,
     **options: Any,
 ) -> Any:
     """Give a transformers model another position scheme, in place, and return it.
@@ -50,11 +62,14 @@ def convert(
     Args:
         model: a causal language model with rotary positions, whose attention goes through
             transformers' registry.
-        scheme: one of ``scale_invariant_attention.schemes.names()``.
+        scheme: one of ``scale_invariant_attention.schemes.names()``, or several joined by commas, which
+            repeat over the layers.
         calibration: spreads and perhaps means of the scores, for schemes with the transform: see
             :func:`measure_scores`.
         rotary: for schemes with RoPE, a rotary that replaces the model's own: a name, see
             docs/huggingface.md, or `rope_parameters` of transformers.
+        layers: the layers to convert, by index; the others keep their rotary and window. "global" stands
+            for those that see all tokens, in models that have others, such as Gemma 3. None is all.
         options: options of the scheme, see docs/schemes.md. `tau` may be a list with one value per
             head. `train_length` defaults to ``config.max_position_embeddings``; the scheme "yarn" and
             most rotaries need `factor`, the longest context as a multiple of the training length.
@@ -78,18 +93,20 @@ def convert(
     rotary = _checked_replacement(rotary, scheme)
     options = _checked_options(scheme, options, length, rotary)
     measured = _checked_calibration(calibration, config, scheme, options)
-    settings = Settings(scheme, options, measured, rotary, original)
+    chosen = _checked_layers(layers, scheme, config)
+    settings = Settings(scheme, options, measured, rotary, original, chosen)
     attention = [module for module in model.modules() if is_attention(module)]
     ours = settings.uses_our_attention
     if ours:
         _check_attention(model, attention, settings)
-        layer_for(settings, config.num_attention_heads, 0)
+        for layer in range(config.num_hidden_layers):
+            layer_for(settings, config.num_attention_heads, layer)
 
-    train_length = options.get("train_length") or settings.scheme.train_length or length
     parameters = copy.deepcopy(original["rope_parameters"])
     if not settings.is_original:
-        parameters = rope_parameters(settings, parameters, _head_dim(config), train_length)
-        _check_rotary(scheme, config, parameters)
+        parameters = model_rotary(settings, config)
+        for each in rotaries_of(settings, config) or [parameters]:
+            _check_rotary(scheme, config, each)
     # The model and its parts get their own copy of the config that they share.
     shared, config = config, copy.deepcopy(config)
     for module in model.modules():
@@ -97,10 +114,11 @@ def convert(
             module.config = config
     config.rope_parameters = parameters
     held.write(config, settings)
-    config.max_position_embeddings = _longest_context(settings, parameters, train_length, length)
-    _rebuild_rotaries(model)
+    config.max_position_embeddings = _longest_context(settings, parameters, length)
+    rebuild_rotaries(model)
     for module in attention:
         set_scheme(module, settings)
+        set_rotary(module)
     model.set_attn_implementation(IMPLEMENTATION if ours else original["attn_implementation"])
     _warn(model, settings)
     return model
@@ -124,21 +142,22 @@ def _warn(model: Any, settings: Settings) -> None:
 
 def _advice_on_base(settings: Settings) -> str:
     """Another sentence, if the base of p-RoPE is large for the training length."""
-    rotary, length = settings.scheme.rotary, settings.original["max_position_embeddings"]
-    if not isinstance(rotary, TruncatedRoPE) or rotary.base <= length / 4:
+    length = settings.original["max_position_embeddings"]
+    rotaries = [each.rotary for each in settings.scheme.pattern]
+    bases = [it.base for it in rotaries if isinstance(it, TruncatedRoPE)]
+    if max(bases, default=0) <= length / 4:
         return ""
     return (
-        f". Its base, {rotary.base:g}, is above a quarter of the training length, {length}, so pairs "
+        f". Its base, {max(bases):g}, is above a quarter of the training length, {length}, so pairs "
         "meet new angles beyond it: see docs/choose-tau.md"
     )
 
 
-def _longest_context(
-    settings: Settings, parameters: Parameters, train_length: int, length: int
-) -> int:
+def _longest_context(settings: Settings, parameters: Parameters, length: int) -> int:
     """``max_position_embeddings`` of the converted model."""
+    train_length, pattern = settings.train_length, settings.scheme.pattern
     # transformers' NTK reads the training length from here.
-    if isinstance(settings.scheme.rotary, NTK) or is_dynamic(parameters):
+    if any(isinstance(each.rotary, NTK) for each in pattern) or is_dynamic(parameters):
         return train_length if settings.rotary != OWN else length
     if settings.rotary is not None:
         return max(length, round(train_length * float(settings.options.get("factor", 1.0))))
@@ -186,13 +205,51 @@ def _takes_our_attention(model: Any) -> bool:
 
 def _checked_replacement(rotary: Any, scheme: str) -> str | dict[str, Any] | None:
     replacement = checked_rotary(rotary)
-    own = held.one_scheme(scheme).rotary
-    if replacement is not None and type(own) is not RoPE:
+    if replacement is not None and not _has_rope(scheme):
         raise ValueError(
             f"rotary must be None for scheme {scheme!r}, which has its own, got {rotary!r}: use a "
             "scheme with RoPE, such as 'scale-invariant-rope'"
         )
     return replacement
+
+
+def _has_rope(scheme: str) -> bool:
+    """Whether all layers have RoPE, and the same scheme."""
+    pattern = schemes.get(scheme).pattern
+    return len(pattern) == 1 and type(pattern[0].rotary) is RoPE
+
+
+def _checked_layers(
+    layers: str | Sequence[int] | None, scheme: str, config: Any
+) -> list[int] | None:
+    """The indices of the layers to convert; None if they are all of them."""
+    count, pattern = config.num_hidden_layers, schemes.get(scheme).pattern
+    if len(pattern) > count:
+        raise ValueError(
+            f"scheme {scheme!r} is a pattern of {len(pattern)} schemes, and the model has {count} "
+            "layers: use a shorter pattern"
+        )
+    if layers is None:
+        return None
+    if len(pattern) > 1:
+        raise ValueError(
+            f"layers must be None for scheme {scheme!r}, which has a scheme for every layer"
+        )
+    if layers == GLOBAL:
+        kinds = layer_kinds(config)
+        found = [layer for layer, kind in enumerate(kinds) if kind == "full_attention"]
+        if not 0 < len(found) < count:
+            raise ValueError(
+                f"layers must be indices of layers, got {layers!r}: those of {config.model_type!r} are "
+                f"not some local and some global, but all {kinds[0]!r}"
+            )
+        return found
+    if isinstance(layers, str) or not isinstance(layers, Sequence) or not layers:
+        raise ValueError(f"layers must be {GLOBAL!r}, or indices of layers, got {layers!r}")
+    chosen = sorted({integer("layers", layer, at_least=0) for layer in layers})
+    if chosen[-1] >= count:
+        raise ValueError(f"layers must be below the model's {count}, got {chosen[-1]}")
+    return chosen
 
 
 def _snapshot(config: Any) -> dict[str, Any]:
@@ -209,13 +266,12 @@ def _checked_options(
 ) -> dict[str, Any]:
     """The given options, and the training length if the scheme or the rotary takes one."""
     known = set(schemes.options(scheme))
-    takes_factor = isinstance(held.one_scheme(scheme).rotary, YaRN)
+    takes_factor = any(isinstance(it.rotary, YaRN) for it in schemes.get(scheme).pattern)
     known |= {"factor"} if takes_factor or rotary is not None else set()
     known |= {"train_length"} if rotary is not None else set()
     if rotary is not None and "base" in options:
         raise TypeError("base cannot be combined with rotary, which keeps the model's own base")
-    takes_rotary = type(held.one_scheme(scheme).rotary) is RoPE
-    with_rotary = "; with rotary=..., factor and train_length too" if takes_rotary else ""
+    with_rotary = "; with rotary=..., factor and train_length too" if _has_rope(scheme) else ""
     for option in options:
         if option not in known:
             raise TypeError(
@@ -243,7 +299,8 @@ def _checked_calibration(
 ) -> dict[str, list[list[float]]] | None:
     if calibration is None:
         return None
-    if not isinstance(held.one_scheme(scheme).distance, ScaleInvariant):
+    pattern = schemes.get(scheme).pattern
+    if not any(isinstance(each.distance, ScaleInvariant) for each in pattern):
         raise ValueError(
             f"calibration must be None for scheme {scheme!r}, which does not depend on the spread of "
             "scores: use a scheme with the transform, such as 'scale-invariant-rope'"
@@ -278,9 +335,14 @@ def _check_attention(model: Any, attention: list[nn.Module], settings: Settings)
             f"{kind} has a soft cap on scores (config.attn_logit_softcapping = {cap}), which is "
             "unsupported: build it with attn_logit_softcapping = None, and fine-tune it"
         )
-    if settings.attention_scheme.depends_on_context:
+    by_context = [
+        each.query_scale
+        for each in map(settings.layer_scheme, range(model.config.num_hidden_layers))
+        if each.depends_on_context
+    ]
+    if by_context:
         raise NotImplementedError(
-            f"scheme {settings.scheme_name!r} scales queries by {settings.scheme.query_scale!r}, which "
+            f"scheme {settings.scheme_name!r} scales queries by {by_context[0]!r}, which "
             "depends on the context length, unknown to attention layers of transformers: use a query "
             "scale that depends on positions alone, such as LogN(counts='query')"
         )
@@ -302,22 +364,3 @@ def _check_rotary(scheme: str, config: Any, parameters: Parameters) -> None:
             f"the config of {config.model_type!r} does not accept the rotary of scheme {scheme!r} "
             f"({error}): {kept}"
         ) from error
-
-
-def _head_dim(config: Any) -> int:
-    try:
-        given = getattr(config, "head_dim", None)
-    except RuntimeError as error:
-        raise NotImplementedError(
-            f"{config.model_type!r} has heads of several sizes: convert a model with heads of one size"
-        ) from error
-    return int(given or config.hidden_size // config.num_attention_heads)
-
-
-def _rebuild_rotaries(model: nn.Module) -> None:
-    """Rebuild every rotary embedding from its config, on its device."""
-    for parent in list(model.modules()):
-        for name, module in list(parent.named_children()):
-            if hasattr(module, "rope_type") and hasattr(module, "config"):
-                device = next(module.buffers()).device
-                setattr(parent, name, type(module)(module.config).to(device))

@@ -20,24 +20,20 @@ Parameters = dict[str, Any]
 
 
 def rope_parameters(
-    settings: "Settings", original: Parameters, head_dim: int, train_length: int
+    settings: "Settings", original: Parameters, head_dim: int, layer: int = 0
 ) -> Parameters:
-    """The `rope_parameters` of a scheme, for a model whose own are `original`.
+    """The `rope_parameters` of a converted layer, whose own are `original`.
 
     >>> from scale_invariant_attention.huggingface.settings import Settings
     >>> plain = {"rope_type": "default", "rope_theta": 1e4}
-    >>> rope_parameters(Settings("p-rope"), plain, head_dim=128, train_length=4096)
+    >>> settings = Settings("p-rope", original={"max_position_embeddings": 4096})
+    >>> rope_parameters(settings, plain, head_dim=128)
     {'rope_type': 'proportional', 'rope_theta': 1639882.8..., 'partial_rotary_factor': 0.5}
     """
-    if all(isinstance(part, dict) for part in original.values()):
-        # Models with a rotary per type of layer, such as Gemma 3.
-        return {
-            kind: rope_parameters(settings, part, head_dim, train_length)
-            for kind, part in original.items()
-        }
+    train_length, scheme = settings.train_length, settings.scheme.of_layer(layer)
     if settings.rotary is not None:
         return _replaced(settings.rotary, original, head_dim, train_length, settings.options)
-    rotary = settings.scheme.rotary
+    rotary = scheme.rotary
     # Exact types: a subclass may compute other frequencies.
     if type(rotary) not in (type(None), RoPE, TruncatedRoPE, ProportionalRoPE, NTK, YaRN):
         raise NotImplementedError(
@@ -54,7 +50,7 @@ def rope_parameters(
         return _proportional(rotary.base, rotary.fraction)
     assert isinstance(rotary, RoPE | NTK | YaRN)
     parameters = copy.deepcopy(original)
-    if settings.sets_base:
+    if settings.sets_base(layer):
         parameters["rope_theta"] = float(rotary.base)
     if isinstance(rotary, RoPE):
         return parameters
@@ -72,7 +68,7 @@ def rope_parameters(
         "beta_fast": float(rotary.fast_rotations),
         "beta_slow": float(rotary.slow_rotations),
     }
-    if not isinstance(settings.scheme.query_scale, YaRNTemperature):
+    if not isinstance(scheme.query_scale, YaRNTemperature):
         parameters["attention_factor"] = 1.0
     return parameters
 

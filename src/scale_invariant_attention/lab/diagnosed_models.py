@@ -10,7 +10,7 @@ import torch
 
 from ..analysis import ScoreSource, gpt_scores
 from ..model import GPT
-from ..schemes import ScaleInvariant
+from ..schemes import ScaleInvariant, Scheme
 from ..training import open_trained
 from ..training.training_data import STANDARD_LIBRARY
 from .trained_models import Subject, results_folder, subject_of
@@ -55,12 +55,15 @@ def _gpt_properties(model: GPT) -> dict[str, Any]:
     return {
         "source": partial(gpt_scores, model),
         "title": f"Attention of {model.config.scheme_name or 'a custom scheme'}",
-        "scale_invariant": any(
-            isinstance(scheme.distance, ScaleInvariant) for scheme in model.scheme.pattern
-        ),
+        "scale_invariant": _has_transform(model.scheme.pattern),
         "qk_norm": model.config.qk_norm,
         "transformers": False,
     }
+
+
+def _has_transform(pattern: Sequence[Scheme]) -> bool:
+    """Whether any layer has the transform."""
+    return any(isinstance(scheme.distance, ScaleInvariant) for scheme in pattern)
 
 
 def _open_transformers(
@@ -76,11 +79,11 @@ def _open_transformers(
         properties = _gpt_properties(opened.gpt)
     else:
         settings = read(opened.model.config)
-        distance = None if settings is None else settings.scheme.distance
+        pattern = () if settings is None else settings.scheme.pattern
         properties = {
             "source": partial(transformers_scores, opened.model),
             "title": f"Attention of {opened.name}",
-            "scale_invariant": isinstance(distance, ScaleInvariant),
+            "scale_invariant": _has_transform(pattern),
             # Whatever it does with queries and keys, a calibration makes up for it.
             "qk_norm": False,
             "transformers": True,
