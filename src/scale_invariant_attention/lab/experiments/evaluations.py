@@ -149,7 +149,7 @@ class RecallEvaluation(Evaluation):
     def check(self, config: TaskConfig) -> None:
         """See :class:`Evaluation`."""
         for length in self.lengths:
-            _task(config, RecallTask).example(length, 0)
+            _task(config, RecallTask).batch(length, [0])
 
     def measure(self, model: GPT, config: TaskConfig, device: torch.device) -> dict[str, Any]:
         """See :class:`Evaluation`."""
