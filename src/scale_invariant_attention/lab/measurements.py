@@ -84,6 +84,11 @@ class TaskScores(_Counted):
         return cls(*shares, score.loss, score.excess.mean, error)
 
     @property
+    def score(self) -> float:
+        """The excess, the lower the better, if there is one; else the share of tokens right."""
+        return self.share if self.excess is None else self.excess
+
+    @property
     def whole_share(self) -> float:
         """Examples entirely right, of all."""
         return self.whole / self.examples

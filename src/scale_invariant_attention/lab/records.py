@@ -142,10 +142,7 @@ class Record(Generic[ConfigT_co]):
 
     def scores_by_length(self) -> dict[int, float]:
         """By length, the share of answers right, or the loss above the optimum where that is known."""
-        return {
-            row.length: row.share if row.excess is None else row.excess
-            for row in self.measured("scores")
-        }
+        return {row.length: row.score for row in self.measured("scores")}
 
     def strings_by_length(self) -> dict[int, float]:
         """Share of the letters of repeated strings that were predicted, by context length."""
