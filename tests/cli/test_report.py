@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_records import task_record
 from tiny_training import tiny_config
 from typer.testing import CliRunner
 
@@ -16,6 +17,7 @@ from scale_invariant_attention.cli import app
 from scale_invariant_attention.files.manifest import signed_text
 from scale_invariant_attention.lab.experiments.evaluations import NeedleEvaluation, RecallEvaluation
 from scale_invariant_attention.lab.experiments.trials import TrainingTrial, record_trial
+from scale_invariant_attention.lab.records import write_record
 from scale_invariant_attention.training import train
 
 RESULTS = Path(__file__).parents[2] / "results" / "mini-500"
@@ -119,6 +121,20 @@ def test_records_of_needles_and_recall(records, tmp_path):
     # The losses of trainings on different tasks cannot be compared.
     names = [chart["name"] for chart in data_of(page)["charts"]]
     assert {"training-0", "training-1"} <= set(names)
+
+
+def test_records_of_the_leaderboard(tmp_path):
+    shares, losses = (0.9, 0.5, 0.25, 0.1), (0.01, 0.02, 0.05, 0.2)
+    for scheme in ("rope", "alibi"):
+        write_record(task_record("copy", scheme, 0, shares), tmp_path)
+        write_record(task_record("fractal-noise", scheme, 0, losses), tmp_path)
+    page = page_of(tmp_path, folder=tmp_path / "out")
+    found = {line["key"]: line["y"] for line in lines_of(page, "tasks-0").values()}
+    assert found == {"RoPE, copy": [*shares], "ALiBi, copy": [*shares]}
+    assert page.count("0.500 <small>0.100 to 0.900</small>") == 2
+    assert lines_of(page, "tasks-1")["ALiBi, fractal-noise"]["y"] == [*losses]
+    assert "The task fractal-noise: 64 examples at each length." in page
+    assert "Loss above the optimum, fractal-noise" in page
 
 
 def test_attention_by_distance(tmp_path):

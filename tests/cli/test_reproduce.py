@@ -3,9 +3,10 @@
 import json
 import re
 import sys
+from dataclasses import replace
 
 import pytest
-from small_records import record
+from small_records import record, task_record
 from tiny_training import options
 from typer.testing import CliRunner
 
@@ -248,3 +249,44 @@ def test_the_folder_of_another_training_is_refused_before_anything_is_trained(tm
     assert done.exit_code == 1
     assert "steps is 7 there, 1 here" in done.stderr and "--runs" in done.stderr
     assert not (tmp_path / "runs" / "rope-seed-0").exists()
+
+
+def test_the_leaderboard_shows_scores_and_ranks(tmp_path):
+    (tmp_path / "results").mkdir()
+    for scheme, shares in (("rope", (1.0, 0.3, 0.1, 0.0)), ("alibi", (0.9, 0.8, 0.5, 0.25))):
+        for task in ("copy", "sort"):
+            write_record(task_record(task, scheme, 0, shares), tmp_path / "results")
+    words = ("--tasks", "copy", "--schemes", "rope", "--seeds", "1", *folders(tmp_path))
+    done = reproduce("leaderboard", *words)
+    assert done.exit_code == 0, done.output
+    assert "Nothing to train: all 1 are recorded" in done.stderr
+    assert re.search(r"^copy, RoPE +1\.000 +0\.300 +0\.100 +0\.000$", done.stdout, re.M)
+    # Ranks are among all schemes of the folder, in all tasks.
+    assert re.search(r"^ALiBi +1\.0 \(2 of 10 tasks\) +4\.0 +1 ", done.stdout, re.M)
+    assert re.search(r"^RoPE +2\.0 \(2 of 10 tasks\) +4\.0 +2 ", done.stdout, re.M)
+    page = tmp_path / "page.md"
+    done = reproduce(
+        "leaderboard-page", "--results", str(tmp_path / "results"), "--output", str(page)
+    )
+    assert done.exit_code == 0 and done.stdout == f"{page}\n"
+    assert "| ALiBi | 1.0 (2 of 10 tasks) | 4.0 | 1 |" in page.read_text()
+
+
+def test_the_leaderboard_ranks_no_trials_of_other_settings(tmp_path):
+    (tmp_path / "results").mkdir()
+    [own, kept] = (task_record("copy", it, 0, (1.0, 0.3, 0.1, 0.0)) for it in ("rope", "alibi"))
+    write_record(own, tmp_path / "results")
+    write_record(replace(kept, config=replace(kept.config, steps=2)), tmp_path / "results")
+    words = ("--tasks", "copy", "--schemes", "rope", "--seeds", "1", *folders(tmp_path))
+    done = reproduce("leaderboard", *words)
+    assert done.exit_code == 0, done.output
+    assert "No ranks: these trials have other settings than the leaderboard's." in done.stdout
+    done = reproduce("leaderboard-page", "--results", str(tmp_path / "results"))
+    assert done.exit_code == 1
+    assert "leaderboard-copy-alibi-seed-0.json is the record of another trial" in done.stderr
+
+
+def test_an_unknown_task_is_refused():
+    done = reproduce("leaderboard", "--tasks", "copi")
+    assert done.exit_code == 2
+    assert "there is no task 'copi' (did you mean 'copy'?)" in " ".join(done.stderr.split())

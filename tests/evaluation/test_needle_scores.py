@@ -5,7 +5,8 @@ import math
 import pytest
 
 from scale_invariant_attention.data.needles import Needle, NeedleFormat
-from scale_invariant_attention.evaluation.retrieval import Share, needles_found
+from scale_invariant_attention.evaluation.retrieval import needles_found
+from scale_invariant_attention.evaluation.shares import Share
 
 NEEDLES = tuple(
     Needle(city, number, (0, 1), (0, 1))

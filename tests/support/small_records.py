@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from scale_invariant_attention import schemes
 from scale_invariant_attention.evaluation import LengthLoss, PositionLoss
-from scale_invariant_attention.lab.experiments import recall, table2
+from scale_invariant_attention.lab.experiments import leaderboard, recall, table2
 from scale_invariant_attention.lab.experiments.evaluations import LossEvaluation
 from scale_invariant_attention.lab.experiments.table1 import SCALES
 from scale_invariant_attention.lab.measurements import (
@@ -13,6 +13,7 @@ from scale_invariant_attention.lab.measurements import (
     Provenance,
     RecallShare,
     StringShare,
+    TaskScores,
 )
 from scale_invariant_attention.lab.records import Record, TrainingCurve, Validation
 
@@ -65,6 +66,18 @@ def recall_record(scheme, seed, shares):
         for length, share in zip(trial.evaluation.lengths, shares, strict=True)
     ]
     return record_of(trial, recall=tuple(rows))
+
+
+def task_record(task, scheme, seed, scores):
+    """A record of the leaderboard: shares of 100 answers, or losses above the optimum."""
+    [trial] = leaderboard.leaderboard_trials(names=(scheme,), seeds=(seed,), tasks=(task,))
+    counted = task not in ("fractal-noise", "motifs")
+    rows = []
+    for length, score in zip(trial.evaluation.lengths, scores, strict=True):
+        found = round(100 * score) if counted else 50
+        excess = () if counted else (score, 0.01)
+        rows.append(TaskScores(length, found, 100, 0.1, 0.9, 64, found * 64 // 200, 1.5, *excess))
+    return record_of(trial, scores=tuple(rows))
 
 
 def conversion_record(trial, values):

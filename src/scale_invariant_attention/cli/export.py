@@ -81,11 +81,11 @@ def _encoding(
 ) -> "tuple[Encoding | None, int | None]":
     """The encoding to write a tokenizer for, if there is one, and the token that starts documents."""
     from ..data.shards import TIKTOKEN
+    from ..data.tasks import SEQUENCE_TASKS
     from ..lab.trained_models import BYTES, recorded_encoding, text_encoding
-    from ..training.training_data import RECALL
 
-    if trained.training is not None and trained.training.task == RECALL:
-        page.paragraph("Without a tokenizer: the tokens of associative recall are not text.")
+    if trained.training is not None and trained.training.task in SEQUENCE_TASKS:
+        page.paragraph(f"Without a tokenizer: the tokens of {trained.training.task} are not text.")
         return None, None
     recorded = recorded_encoding(trained)
     if tokenizer is None and recorded is not None and recorded.name.startswith(TIKTOKEN):

@@ -186,7 +186,7 @@ def _print_lengths(page: Page, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _print_depths(page: Page, cells: Sequence[Mapping[str, Any]], edges: Sequence[float]) -> None:
-    from ..evaluation.retrieval import Share
+    from ..evaluation.shares import Share
 
     page.heading("By depth")
     lengths = list(dict.fromkeys(cell["length"] for cell in cells))

@@ -16,6 +16,7 @@ from ..lab.experiments.catalogue import EXPERIMENTS, Experiment
 from .commands import COMMANDS
 from .errors import INTERRUPTED, plain_errors, resumable
 from .options import TRAINING_COMMAND, numbers, or_bad_parameter
+from .reproduce_pages import write_leaderboard, write_page
 from .terminal import Page, progress_bars
 
 if TYPE_CHECKING:
@@ -56,12 +57,14 @@ def _parameters(experiment: Experiment) -> list[Parameter]:
         return Annotated[Path | None, Option(help=help_text)]
 
     compared = f"Default: {experiment.default}."
+    place = "SCALE" if experiment.scales else experiment.folder
     options = {
         "scale": text("paper runs on GPUs, the others on CPUs.", "|".join(experiment.scales)),
         "schemes": text(compared, "NAME,NAME"),
         "values": text(compared, "X,X,..."),
         "candidates": text(compared, "NAME,NAME"),
         "families": text("Families of models; default: all.", "NAME,NAME"),
+        "tasks": text("Tasks; default: all.", "NAME,NAME"),
         "seeds": count(f"Number of seeds, counted from {experiment.first_seed}."),
         "lengths": text("Context lengths to evaluate; default: the scale's.", "N,N,..."),
         "tokens": count("Tokens to score at each length; default: the scale's."),
@@ -73,8 +76,8 @@ def _parameters(experiment: Experiment) -> list[Parameter]:
         ),
         "workers": count("Small trainings at a time, one core each; default: one per core."),
         "device": text("For the paper's scale; default: a GPU if there is one."),
-        "runs": folder("Folder for the trainings; default: runs/SCALE."),
-        "results": folder("Folder for the records, one JSON file each; default: results/SCALE."),
+        "runs": folder(f"Folder for the trainings; default: runs/{place}."),
+        "results": folder(f"Folder for the records, one JSON file each; default: results/{place}."),
         "print_config": Annotated[
             bool, Option("--print-config", help="Print every configuration and exit.")
         ],
@@ -97,8 +100,8 @@ def _reproduce(experiment: Experiment, context: typer.Context, given: Mapping[st
         configs = {trial.name: trial.printed_config for trial in trials}
         page.line(json.dumps(configs, indent=2))
         return
-    scale = given.get("scale", "mini")
-    runs, results = (given[name] or Path(name) / scale for name in ("runs", "results"))
+    folder = given.get("scale", experiment.folder)
+    runs, results = (given[name] or Path(name) / folder for name in ("runs", "results"))
     modules = context.obj or ()
     records = _run(experiment, trials, runs, results, modules, given)
     if records is None:
@@ -116,6 +119,23 @@ def _reproduce(experiment: Experiment, context: typer.Context, given: Mapping[st
     # Records of converted models have no section on that page.
     charts = "" if experiment.in_one_process else f" Charts of them on one page: {report}"
     page.line(f"\nRecords: {results}.{charts}")
+    if experiment.has_tasks:
+        _show_standings(page, results)
+
+
+def _show_standings(page: Page, results: Path) -> None:
+    """The ranks of all schemes that are recorded."""
+    from ..lab.experiments.leaderboard import read_leaderboard
+    from ..lab.experiments.trials import DifferentRecordError
+    from ..lab.reporting.leaderboard import contests, standings_table
+
+    try:
+        table = standings_table(contests(read_leaderboard(results)))
+    except DifferentRecordError:
+        page.paragraph("No ranks: these trials have other settings than the leaderboard's.")
+        return
+    page.paragraph("\nRank in each task among the schemes that are recorded there:\n")
+    page.table(table.header, table.texts())
 
 
 def _sizes(trials: "Sequence[Trial]") -> str:
@@ -155,8 +175,9 @@ def _trials(
         if "lengths" in sizes:
             sizes["lengths"] = numbers("--lengths", sizes["lengths"])
         changes["evaluation"] = sizes
-    if experiment.has_families:
-        changes["families"] = tuple((given["families"] or "").replace(",", " ").split())
+    for option, has in (("families", experiment.has_families), ("tasks", experiment.has_tasks)):
+        if has:
+            changes[option] = tuple((given[option] or "").replace(",", " ").split())
     if experiment.starts_from_training:
         before = (given["before"] or "").split()
         changes["before"] = parse_fields([f"--{field}" for field in before])
@@ -303,52 +324,8 @@ for _experiment in EXPERIMENTS.values():
     _add_command(_experiment)
 
 
-@app.command(name="page")
-def write_page(
-    results: Annotated[Path, Option(help="Folder of the folders of records.")] = Path("results"),
-    output: Annotated[Path, Option("--output", "-o", help="The page.")] = Path("REPRODUCTION.md"),
-    figures: Annotated[Path, Option(help="Folder for its figures.")] = Path("docs"),
-    readme: Annotated[
-        Path | None, Option(help="Also update the sections of this page that show results.")
-    ] = None,
-    gallery: Annotated[
-        Path | None,
-        Option(help="Also write the gallery of schemes, with pictures in a folder of its name."),
-    ] = None,
-) -> None:
-    """Write REPRODUCTION.md and its figures from the records that there are."""
-    with plain_errors(ImportError):
-        from ..files import check_writable, replace_file
-        from ..lab.reporting.evidence import Evidence
-        from ..lab.reporting.reproduction import (
-            page_and_figures,
-            readme_extensions,
-            readme_results,
-            with_section,
-        )
-        from ..lab.reporting.scheme_gallery import gallery_and_pictures
-
-        evidence = Evidence.read(results)
-        check_writable(figures)
-        figures_at = Path(os.path.relpath(figures, output.parent)).as_posix()
-        text, drawn = page_and_figures(evidence, figures_at=figures_at)
-        pages = {output: text}
-        if readme is not None:
-            figures_at = Path(os.path.relpath(figures, readme.parent)).as_posix()
-            section = readme_results(evidence, figures_at=figures_at)
-            shown = with_section(readme.read_text(), "results", section)
-            pages[readme] = with_section(shown, "extensions", readme_extensions(evidence))
-        files = {figures / name: picture for name, picture in drawn.items()}
-        if gallery is not None:
-            folder = gallery.with_suffix("")
-            pages[gallery], pictures = gallery_and_pictures(evidence.mini, pictures_at=folder.name)
-            files |= {folder / name: picture.encode() for name, picture in pictures.items()}
-            folder.mkdir(exist_ok=True)
-        for path, content in files.items():
-            replace_file(path, content)
-        for path, page in pages.items():
-            replace_file(path, page.encode())
-    Page().line(str(output))
+app.command(name="page")(write_page)
+app.command(name="leaderboard-page")(write_leaderboard)
 
 
 @app.command(name="pretrained")

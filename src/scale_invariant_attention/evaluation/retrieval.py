@@ -1,6 +1,5 @@
-"""Retrieval: needles that a model finds in a haystack, by length and depth, and recall in tasks."""
+"""Retrieval: needles that a model finds in a haystack, by length and depth."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -8,18 +7,14 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from ..data.needles import Needle, NeedleExample, NeedleFormat, NeedleTask
-from ..data.tasks import NOT_SCORED, Task, TaskExamples
 from ..model import GPT, left_padded
 from .losses import rows_at_once, token_losses
+from .shares import Share
 
 # Extra tokens that an answer may have: enough to see that it runs on.
 OVERRUN = 4
-# Quantile of the normal distribution for intervals with 95% coverage.
-CONFIDENCE = 1.959964
 
 
 def needles_found(
@@ -45,50 +40,6 @@ def needles_found(
         and form.entry.format(city=needle.city, number=needle.number) in whole
         for needle in needles
     ]
-
-
-@dataclass(frozen=True)
-class Share:
-    """A proportion with Wilson's interval, which is valid at 0 and 1 too.
-
-    The interval assumes independent trials; needles of one sequence are not quite independent.
-
-    >>> print(Share(9, 10))
-    0.900 (0.596 to 0.982)
-    """
-
-    hits: int
-    count: int
-
-    @property
-    def mean(self) -> float:
-        """The proportion."""
-        return self.hits / self.count
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The 95% confidence interval."""
-        weight = CONFIDENCE**2 / self.count
-        centre = (self.mean + weight / 2) / (1 + weight)
-        spread = self.mean * (1 - self.mean) / self.count + weight / (4 * self.count)
-        half = CONFIDENCE * math.sqrt(spread) / (1 + weight)
-        return max(0.0, centre - half), min(1.0, centre + half)
-
-    def to_dict(self) -> dict[str, int | float]:
-        """The fields of a record."""
-        low, high = self.interval
-        return {"found": self.hits, "count": self.count, "low": low, "high": high}
-
-    def __str__(self) -> str:
-        low, high = self.interval
-        return f"{self.mean:.3f} ({low:.3f} to {high:.3f})"
-
-
-@dataclass(frozen=True)
-class Recall(Share):
-    """The share of scored tokens that a model predicts, and their mean loss in nats."""
-
-    loss: float
 
 
 @dataclass(frozen=True)
@@ -214,34 +165,3 @@ def _answers(
         text = [decoder.add(token) for token in (tokens[: tokens.index(end)] if ended else tokens)]
         answers.append(("".join([*text, decoder.finish()]), ended))
     return answers
-
-
-@torch.no_grad()
-def recall_accuracy(
-    model: Callable[[Tensor], Tensor],
-    task: Task,
-    length: int,
-    examples: int,
-    *,
-    device: torch.device | str = "cpu",
-) -> Recall:
-    """Count scored tokens that a model predicts as most likely, in examples 0 to `examples - 1`.
-
-    Earlier scored tokens of a sequence are the right ones, whatever the model predicted.
-
-    >>> from scale_invariant_attention.data.tasks import RecallTask
-    >>> from scale_invariant_attention.model import GPTConfig
-    >>> task = RecallTask(keys=4, values=4, noise=2, pairs=2, queries=2)
-    >>> config = GPTConfig(vocab_size=task.vocab_size, layers=1, width=16, heads=2)
-    >>> recall_accuracy(GPT(config), task, length=32, examples=3).count
-    6
-    """
-    hits, count, loss = 0, 0, 0.0
-    numbered = TaskExamples(task, (length,), examples)
-    for tokens, targets in numbered.batches(length, batch_size=rows_at_once(length)):
-        scored = targets != NOT_SCORED
-        logits = model(tokens.to(device)).cpu()[scored]
-        hits += int((logits.argmax(-1) == targets[scored]).sum())
-        count += int(scored.sum())
-        loss += float(F.cross_entropy(logits.double(), targets[scored], reduction="sum"))
-    return Recall(hits, count, loss / count)

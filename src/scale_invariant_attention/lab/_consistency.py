@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
-from ..evaluation.retrieval import Share
+from ..evaluation.shares import Share
 from ..training import TrainingConfig
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def contradictions(record: "Record[Any]") -> Iterator[str]:
     if record.corpus is not None and not _SHA256.fullmatch(record.corpus):
         yield f"corpus is {record.corpus!r}, which is no SHA-256"
     yield from _provenance(record)
-    shares = [*(record.recall or ()), *(record.strings or ())]
+    shares = [*(record.recall or ()), *(record.scores or ()), *(record.strings or ())]
     if record.needles is not None:
         shares += [*record.needles.lengths, *record.needles.cells]
         yield from _needles(record.needles)
@@ -44,7 +44,8 @@ def contradictions(record: "Record[Any]") -> Iterator[str]:
 def _rows(record: "Record[Any]") -> tuple[Any, ...]:
     if record.needles is not None:
         return record.needles.lengths
-    return record.losses or record.recall or record.attention or record.strings or ()
+    several = (record.losses, record.recall, record.scores, record.attention, record.strings)
+    return next(filter(None, several), ())
 
 
 def _losses(record: "Record[Any]") -> Iterator[str]:

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from ..evaluation import LengthLoss, PositionLoss
+from ..evaluation.task_scores import TaskScore
 from ._schema import NullableFloat, omitted_if_none
 
 
@@ -51,6 +52,46 @@ class RecallShare(_Counted):
     count: int
     low: float
     high: float
+
+
+@dataclass(frozen=True)
+class TaskScores(_Counted):
+    """Scores in a task at one length: scored tokens that are right, and examples entirely right.
+
+    `loss` is the mean over scored tokens, in nats; `excess` is the mean over examples of the loss above
+    that of the best possible prediction, if that is known, and `excess_error` its standard error.
+    """
+
+    length: int
+    found: int
+    count: int
+    low: float
+    high: float
+    examples: int
+    whole: int
+    loss: float
+    excess: float | None = omitted_if_none()
+    excess_error: float | None = omitted_if_none()
+
+    @classmethod
+    def of(cls, score: TaskScore, length: int) -> "TaskScores":
+        """The scores of an evaluation."""
+        answers, whole = score.answers, score.whole
+        shares = length, answers.hits, answers.count, *answers.interval, whole.count, whole.hits
+        if score.excess is None:
+            return cls(*shares, score.loss)
+        error = score.excess.standard_error if whole.count > 1 else None
+        return cls(*shares, score.loss, score.excess.mean, error)
+
+    @property
+    def score(self) -> float:
+        """The excess, the lower the better, if there is one; else the share of tokens right."""
+        return self.share if self.excess is None else self.excess
+
+    @property
+    def whole_share(self) -> float:
+        """Examples entirely right, of all."""
+        return self.whole / self.examples
 
 
 @dataclass(frozen=True)

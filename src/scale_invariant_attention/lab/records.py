@@ -25,8 +25,16 @@ from .experiments.evaluations import (
     NeedleEvaluation,
     RecallEvaluation,
     StringEvaluation,
+    TaskEvaluation,
 )
-from .measurements import LengthAttention, NeedleTable, Provenance, RecallShare, StringShare
+from .measurements import (
+    LengthAttention,
+    NeedleTable,
+    Provenance,
+    RecallShare,
+    StringShare,
+    TaskScores,
+)
 
 if TYPE_CHECKING:
     from .experiments.conversions import ConversionConfig
@@ -36,6 +44,7 @@ EVALUATIONS: Mapping[str, type[Any]] = {
     "losses": LossEvaluation,
     "needles": NeedleEvaluation,
     "recall": RecallEvaluation,
+    "scores": TaskEvaluation,
     "attention": AttentionEvaluation,
     "strings": StringEvaluation,
 }
@@ -74,8 +83,8 @@ class Record(Generic[ConfigT_co]):
     """Configuration and measurements of one trial; `name` is that of its file.
 
     `trained_as` names the trial whose weights were measured: mostly itself. Of `losses` (which come
-    with `by_position`), `needles`, `recall`, `attention` and `strings`, it has the one that `evaluation`
-    measures.
+    with `by_position`), `needles`, `recall`, `scores`, `attention` and `strings`, it has the one that
+    `evaluation` measures.
     """
 
     # In the order in which they are written.
@@ -86,6 +95,7 @@ class Record(Generic[ConfigT_co]):
     by_position: tuple[PositionLoss, ...] | None = None
     needles: NeedleTable | None = None
     recall: tuple[RecallShare, ...] | None = None
+    scores: tuple[TaskScores, ...] | None = None
     attention: tuple[LengthAttention, ...] | None = None
     strings: tuple[StringShare, ...] | None = None
     corpus: str | None = None
@@ -129,6 +139,10 @@ class Record(Generic[ConfigT_co]):
     def recall_by_length(self) -> dict[int, float]:
         """Share of values recalled by context length."""
         return {row.length: row.share for row in self.measured("recall")}
+
+    def scores_by_length(self) -> dict[int, float]:
+        """By length, the share of answers right, or the loss above the optimum where that is known."""
+        return {row.length: row.score for row in self.measured("scores")}
 
     def strings_by_length(self) -> dict[int, float]:
         """Share of the letters of repeated strings that were predicted, by context length."""

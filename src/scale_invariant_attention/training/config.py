@@ -35,9 +35,10 @@ class TrainingConfig:
 
     `micro_batch_size` is the number of rows of a batch that a device processes at once; gradients are
     added up. `constant_steps` of None leaves the last 2/7 of the steps to the decay, as in the paper.
-    `task` is "text", to predict text; "needles", to find sentences hidden in it; or "recall", to find
-    the values of keys. `task_options` are fields of ``NeedleFormat`` or ``RecallTask``. Sequences of a
-    task grow from `first_length` to `length` during the first `growth_steps`.
+    `task` is "text", to predict text; "needles", to find sentences hidden in it; or one of the tasks
+    that need no text, such as "recall": see ``data.tasks``. `task_options` are fields of the task's
+    class, for needles of ``NeedleFormat``. Sequences of a task grow from `first_length` to `length`
+    during the first `growth_steps`.
     `parallel` is what each of several processes holds: "replicate", the whole model, or "shard", a part.
     `validate_every` and `checkpoint_every` of 0 mean once, at the end.
     """

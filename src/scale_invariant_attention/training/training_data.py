@@ -23,15 +23,15 @@ from ..data.shards import (
     recorded_fingerprint,
     shards_encoding,
 )
-from ..data.tasks import RecallTask, Task, TaskBatches, TaskExamples
+from ..data.tasks import SEQUENCE_TASKS, Task, TaskBatches, TaskExamples
 from .runs import differences
 
 if TYPE_CHECKING:
     from .config import TrainingConfig
 
 STANDARD_LIBRARY = "standard-library"
-TEXT, NEEDLES, RECALL = "text", "needles", "recall"
-TASKS = (TEXT, NEEDLES, RECALL)
+TEXT, NEEDLES = "text", "needles"
+TASKS = (TEXT, NEEDLES, *SEQUENCE_TASKS)
 # The task seed of validation and tests; trainings use the seeds after it.
 HELD_OUT = 0
 
@@ -66,7 +66,7 @@ class TrainingData:
 
 def open_training_data(config: "TrainingConfig", rank: int = 0, ranks: int = 1) -> TrainingData:
     """Open the data of a configuration, for one of several ranks."""
-    splits = () if config.task == RECALL else ("train", "validation")
+    splits = () if config.task in SEQUENCE_TASKS else ("train", "validation")
     corpora = {split: open_corpus(config.data, split, config.vocab_size) for split in splits}
     lengths = config.validation_lengths
     batches: Windows | TaskBatches
@@ -128,7 +128,7 @@ def open_task(config: TaskConfig, split: str, seed: int) -> Task:
         corpus = open_corpus(config.data, split, config.vocab_size)
         encoding = corpus_encoding(config.data).open()
         return NeedleTask(corpus, encoding, NeedleFormat(**config.task_options), seed)
-    task = RecallTask(**config.task_options, seed=seed)
+    task = SEQUENCE_TASKS[config.task](**config.task_options, seed=seed)
     if task.vocab_size > config.vocab_size:
         right = f"at least the task's {task.vocab_size}"
         raise ValueError(f"vocab_size must be {right}, got {config.vocab_size}")
@@ -141,7 +141,11 @@ def check_task(task: str, options: Mapping[str, Any]) -> None:
         if options:
             raise ValueError(f"task_options must be empty for the task 'text', got {dict(options)}")
         return
-    kind = NeedleFormat if task == NEEDLES else RecallTask
+    if "seed" in options:
+        raise ValueError(
+            f"task_options must be without a seed, got {options['seed']!r}: give --seed"
+        )
+    kind = NeedleFormat if task == NEEDLES else SEQUENCE_TASKS[task]
     check_field_names(kind, options)
     kind(**options)
 

@@ -10,7 +10,7 @@ from tiny_conversions import LENGTH, shrunk
 
 from scale_invariant_attention import huggingface
 from scale_invariant_attention.data import SameTokens, Windows, standard_library
-from scale_invariant_attention.evaluation.retrieval import recall_accuracy
+from scale_invariant_attention.evaluation.task_scores import score_task
 from scale_invariant_attention.lab.experiments import extension
 from scale_invariant_attention.lab.experiments.conversions import (
     JoinedOptimisers,
@@ -115,8 +115,8 @@ def test_repeated_strings_are_scored_with_the_model_as_converted(folder):
     task = trial.evaluation._task(trial.config)
     rows = recorded(folder, "strings-llama-rope-0")["strings"]
     for row in rows:
-        expected = recall_accuracy(lambda tokens: model(tokens).logits, task, row["length"], 3)
-        assert (row["found"], row["count"]) == (expected.hits, expected.count)
+        expected = score_task(lambda tokens: model(tokens).logits, task, row["length"], 3)
+        assert (row["found"], row["count"]) == (expected.answers.hits, expected.answers.count)
         assert row["loss"] == pytest.approx(expected.loss, rel=1e-5)
     ntk = recorded(folder, "strings-llama-ntk-by-length-0")["strings"]
     assert ntk[0]["loss"] == rows[0]["loss"] and ntk[1]["loss"] != rows[1]["loss"]

@@ -10,6 +10,14 @@ from scale_invariant_attention.cli import app
 ROOT = Path(__file__).parents[3]
 
 
+def test_the_leaderboard_of_the_repository_agrees_with_its_records(tmp_path):
+    page = tmp_path / "page.md"
+    words = ["reproduce", "leaderboard-page", "--results", str(ROOT / "results" / "leaderboard")]
+    done = CliRunner().invoke(app, [*words, "--output", str(page)])
+    assert done.exit_code == 0, done.output
+    assert page.read_text() == (ROOT / "docs" / "leaderboard.md").read_text()
+
+
 def test_the_page_of_the_repository_agrees_with_its_records(tmp_path):
     pytest.importorskip(
         "transformers", reason="the trials of extensions are described in its terms"

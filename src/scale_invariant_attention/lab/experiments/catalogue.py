@@ -49,6 +49,7 @@ MEASURES = {
     "needles_by_length": "Share of needles found",
     "strings_by_length": "Share of the letters of repeated strings predicted",
     "recall_by_length": "Share of values recalled",
+    "scores_by_length": "Share of answers right; of fractal noise and motifs, loss above the optimum",
     "recent_share_by_length": "Share of attention on the nearest 100 tokens",
 }
 # Shares of the pairs of dimensions that rotate.
@@ -86,6 +87,10 @@ class Experiment:
     """Whether trials run in turn at every scale, and take no fields of ``TrainingConfig``."""
     has_families: bool = False
     """Whether models of several families are compared."""
+    has_tasks: bool = False
+    """Whether schemes are compared in several tasks, and ranked."""
+    folder: str = "mini"
+    """Folder of trainings and records, inside runs and results, where there are no scales."""
     row: Sequence[str] = ("scheme",)
     """The attributes of a configuration that name its row, where schemes are compared."""
     shown: str = "losses_by_length"
@@ -101,6 +106,7 @@ class Experiment:
             *(("before",) if self.starts_from_training else ()),
             *(() if self.in_one_process else ("workers", "device")),
             *(("families",) if self.has_families else ()),
+            *(("tasks",) if self.has_tasks else ()),
         )
 
     @property
@@ -108,7 +114,8 @@ class Experiment:
         """Header of the table's first column."""
         if self.compares == "candidates" and "label" in self.row:
             return "model"
-        return {"schemes": "scheme", "candidates": "tau"}.get(self.compares, self.name)
+        names = {"schemes": ", ".join(self.row), "candidates": "tau"}
+        return names.get(self.compares, self.name)
 
     @property
     def measure(self) -> str:
@@ -142,8 +149,8 @@ class Experiment:
         """The records of a scale, which are in the folder of its name inside `results`."""
         from .trials import find_record
 
-        trials = self.trials(scale, seeds=seeds)
-        found = (find_record(trial, results / scale) for trial in trials)
+        trials, folder = self.trials(scale, seeds=seeds), scale if self.scales else self.folder
+        found = (find_record(trial, results / folder) for trial in trials)
         return [record for record in found if record is not None]
 
     def label(self, record: "Record[Any]") -> str:
@@ -307,6 +314,20 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             scales=(),
             size="examples",
             shown="recall_by_length",
+        ),
+        Experiment(
+            "leaderboard",
+            "Schemes in ten tasks of length generalisation, at up to 64 times the training length.\n\n"
+            "Not in the paper. Shows the rank of every scheme that is recorded, in every task; sia "
+            "reproduce leaderboard-page writes the page. Resumes as table1 does.",
+            "leaderboard.leaderboard_trials",
+            scales=(),
+            default="the paper's, and the recommended one",
+            size="examples",
+            has_tasks=True,
+            folder="leaderboard",
+            row=("task", "scheme"),
+            shown="scores_by_length",
         ),
         Experiment(
             "attention",

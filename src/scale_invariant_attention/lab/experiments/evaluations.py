@@ -13,9 +13,10 @@ from ...analysis.ranges import DECADE
 from ...data import SameTokens, TokenStream, document_spans, spread_windows
 from ...data.needles import NeedleTask
 from ...data.strings import RepeatedStringTask
-from ...data.tasks import RecallTask
+from ...data.tasks import SEQUENCE_TASKS, RecallTask, Task
 from ...evaluation import loss_by_length, loss_by_position
-from ...evaluation.retrieval import depth_edges, find_needles, needle_table, recall_accuracy
+from ...evaluation.retrieval import depth_edges, find_needles, needle_table
+from ...evaluation.task_scores import score_task
 from ...model import GPT
 from ...training.training_data import (
     HELD_OUT,
@@ -25,7 +26,7 @@ from ...training.training_data import (
     open_task,
 )
 from .._schema import from_json, omitted_if_none
-from ..measurements import LengthAttention, NeedleTable, RecallShare, StringShare
+from ..measurements import LengthAttention, NeedleTable, RecallShare, StringShare, TaskScores
 
 TaskT = TypeVar("TaskT", NeedleTask, RecallTask)
 
@@ -149,15 +150,41 @@ class RecallEvaluation(Evaluation):
     def check(self, config: TaskConfig) -> None:
         """See :class:`Evaluation`."""
         for length in self.lengths:
-            _task(config, RecallTask).example(length, 0)
+            _task(config, RecallTask).batch(length, [0])
 
     def measure(self, model: GPT, config: TaskConfig, device: torch.device) -> dict[str, Any]:
         """See :class:`Evaluation`."""
         task, rows = _task(config, RecallTask), []
         for length in self.lengths:
-            share = recall_accuracy(model, task, length, self.examples, device=device)
+            share = score_task(model, task, length, self.examples, device=device).answers
             rows.append(RecallShare(length, share.hits, share.count, *share.interval))
         return {"recall": tuple(rows)}
+
+
+@dataclass(frozen=True)
+class TaskEvaluation(Evaluation):
+    """Scores at `lengths` in `examples` sequences each, of any task that needs no text."""
+
+    examples: int
+
+    def check(self, config: TaskConfig) -> None:
+        """See :class:`Evaluation`."""
+        for length in self.lengths:
+            self._task(config).batch(length, [0])
+
+    def measure(self, model: GPT, config: TaskConfig, device: torch.device) -> dict[str, Any]:
+        """See :class:`Evaluation`."""
+        task, rows = self._task(config), []
+        for length in self.lengths:
+            score = score_task(model, task, length, self.examples, device=device)
+            rows.append(TaskScores.of(score, length))
+        return {"scores": tuple(rows)}
+
+    def _task(self, config: TaskConfig) -> Task:
+        if config.task not in SEQUENCE_TASKS:
+            known = ", ".join(SEQUENCE_TASKS)
+            raise ValueError(f"task must be one of {known}, got {config.task!r}")
+        return open_task(config, "validation", HELD_OUT)
 
 
 @dataclass(frozen=True)
@@ -178,8 +205,9 @@ class StringEvaluation(Evaluation):
         task, rows = self._task(config), []
         # Ascending: dynamic NTK remembers the longest text.
         for length in sorted(self.lengths):
-            found = recall_accuracy(model, task, length, self.examples, device=device)
-            rows.append(StringShare(length, found.hits, found.count, *found.interval, found.loss))
+            score = score_task(model, task, length, self.examples, device=device)
+            share = score.answers
+            rows.append(StringShare(length, share.hits, share.count, *share.interval, score.loss))
         return {"strings": tuple(rows), "corpus": _corpus(config).fingerprint()}
 
     def _task(self, config: TaskConfig) -> RepeatedStringTask:

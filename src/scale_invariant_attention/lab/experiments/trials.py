@@ -90,6 +90,12 @@ def find_record(trial: Trial, results: Path) -> Record[Any] | None:
     if not path.exists():
         return None
     record = read_record(path, type(trial.config))
+    check_record(record, trial, path)
+    return record
+
+
+def check_record(record: Record[Any], trial: Trial, path: Path) -> None:
+    """Refuse the record in a file if it is of another trial than the one of its name."""
     recorded, wanted = (
         {"config": to_json(it.config), "evaluation": to_json(it.evaluation)}
         for it in (record, trial)
@@ -100,7 +106,6 @@ def find_record(trial: Trial, results: Path) -> Record[Any] | None:
             f"{path} is the record of another trial: {'; '.join(different)}. Give another folder "
             f"for the records with --results, or move the file elsewhere"
         )
-    return record
 
 
 def record_trial(

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 from ....data.needles import NeedleFormat
 from ....evaluation import LengthLoss, PositionLoss
 from ....training import TrainingConfig
-from ...measurements import LengthAttention, NeedleCell, NeedleShare, RecallShare
+from ...measurements import LengthAttention, NeedleCell, NeedleShare, RecallShare, TaskScores
 
 RowT = TypeVar("RowT")
 
@@ -86,6 +86,7 @@ class Entry:
     needles: Measurement[NeedleShare] | None = None
     needle_cells: Measurement[NeedleCell] | None = None
     recall: Measurement[RecallShare] | None = None
+    scores: Measurement[TaskScores] | None = None
     attention: Measurement[LengthAttention] | None = None
 
     @property

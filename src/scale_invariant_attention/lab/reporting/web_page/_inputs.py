@@ -19,6 +19,7 @@ from ...experiments.evaluations import (
     LossEvaluation,
     NeedleEvaluation,
     RecallEvaluation,
+    TaskEvaluation,
 )
 from ...measurements import (
     DiagnosisResults,
@@ -123,6 +124,10 @@ def _recorded(record: TrainingRecord) -> Measurements:
     if isinstance(asked, RecallEvaluation):
         on = MeasuredOn(options=record.config.task_options, examples=asked.examples)
         return {"recall": Measurement(on, record.measured("recall"))}
+    if isinstance(asked, TaskEvaluation):
+        config = record.config
+        on = MeasuredOn(task=config.task, options=config.task_options, examples=asked.examples)
+        return {"scores": Measurement(on, record.measured("scores"))}
     assert isinstance(asked, AttentionEvaluation)
     on = replace(data, contexts=asked.contexts, recent=asked.recent)
     return {"attention": Measurement(on, record.measured("attention"))}

@@ -96,7 +96,7 @@ def block_by_length(
         note=note,
     )
     finding = comparison.best_by_length(value, best)
-    what = "loss" if axis is LOSS else "share"
+    what = "loss" if best is min else "share"
     chart = Chart(
         name,
         f"{title} by context length",

@@ -22,7 +22,7 @@ from ._extension_section import extension_section
 from ._inputs import find_conversions, read_entries
 from ._loss_sections import loss_section, position_section, training_section
 from ._parts import Chart, Section, further_looks, scheme_look, scheme_looks
-from ._share_sections import attention_section, needle_section, recall_section
+from ._share_sections import attention_section, needle_section, recall_section, task_section
 from ._variants import Variant, variants_of
 
 NAME = "index.html"
@@ -30,7 +30,7 @@ TITLE, EXPLORER_TITLE = "Position schemes side by side", "Attention explorer"
 
 SECTIONS = (
     *(loss_section, position_section, needle_section),
-    *(recall_section, attention_section, training_section),
+    *(recall_section, task_section, attention_section, training_section),
 )
 
 # The schemes of the explorer, and the named schemes whose looks they share.

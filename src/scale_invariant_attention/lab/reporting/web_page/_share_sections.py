@@ -1,4 +1,4 @@
-"""The sections on shares: needles found, values recalled, and attention by distance."""
+"""The sections on shares: needles, values, answers in tasks, and attention by distance."""
 
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
@@ -13,6 +13,7 @@ from ._variants import Variant
 
 # With room for the markers of lines at 0 and 1.
 FOUND = Axis("share found", low=-0.04, high=1.04)
+EXCESS = Axis("nats per answer above the optimum")
 _share = attrgetter("share")
 
 
@@ -44,6 +45,28 @@ def recall_section(entries: Sequence[Entry]) -> Iterator[Section]:
         blocks.append(_shares(comparison, f"recall-{number}", "Values recalled", text))
     finding = finding_of(found, "Most values recalled", _share, max)
     yield Section("recall", "Associative recall", blocks, finding)
+
+
+def task_section(entries: Sequence[Entry]) -> Iterator[Section]:
+    """Scores in tasks, if models were tested in any."""
+    blocks = []
+    for number, comparison in enumerate(comparisons(entries, lambda entry: entry.scores)):
+        on, name = comparison.on, f"tasks-{number}"
+        options = "".join(f", {name} {shown(it)}" for name, it in (on.options or {}).items())
+        where = f"The task {on.task}{options}: {on} at each length."
+        rows = (row for it in comparison.variants for row in comparison.rows(it.entries[0]))
+        if next(rows).excess is None:
+            blocks.append(_shares(comparison, name, f"Answers right, {on.task}", where))
+            continue
+        above = block_by_length(
+            *(comparison, name, attrgetter("score"), min, EXCESS),
+            title=f"Loss above the optimum, {on.task}",
+            caption="Loss in nats per answer above that of the best prediction, by context length",
+            text=[where, "Lower is better."],
+        )
+        blocks.append(above)
+    if blocks:
+        yield Section("tasks", "Tasks of length generalisation", blocks)
 
 
 def attention_section(entries: Sequence[Entry]) -> Iterator[Section]:
