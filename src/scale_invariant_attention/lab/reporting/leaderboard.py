@@ -210,11 +210,7 @@ def verdicts(found: Sequence[Contest]) -> list[Verdict]:
     made = []
     for contest in found:
         rows, length = contest.rows, max(EVALUATION.lengths)
-        plain = {
-            scheme: row
-            for scheme, row in rows.items()
-            if not isinstance(schemes.get(scheme).distance, ScaleInvariant)
-        }
+        plain = {scheme: row for scheme, row in rows.items() if not _has_transform(scheme)}
         if RECOMMENDED not in rows or not plain:
             continue
         sign = 1 if contest.counts_answers else -1
@@ -223,6 +219,12 @@ def verdicts(found: Sequence[Contest]) -> list[Verdict]:
         if ours.seeds.keys() & theirs.seeds.keys():
             made.append(Verdict(contest.task, length, rival, paired(ours, theirs, length, sign)))
     return made
+
+
+def _has_transform(scheme: str) -> bool:
+    """Whether any layer has the transform."""
+    pattern = schemes.get(scheme).pattern
+    return any(isinstance(each.distance, ScaleInvariant) for each in pattern)
 
 
 def _whole_by_length(record: TrainingRecord) -> dict[int, float]:
