@@ -20,6 +20,7 @@ def test_fractal_noise_is_drawn_with_the_best_linear_prediction():
     """The weights solve the normal equations of the correlations, bit by bit."""
     task = FractalNoiseTask(memory=0.3)
     inputs, bits, losses = task.process(40, range(5))
+    assert np.isfinite(losses).all()
     signs = 2.0 * bits - 1
     assert (inputs[:, 0] == 2).all() and (inputs[:, 1:] == bits[:, :-1]).all()
     known = np.array([correlation(r, 0.3) for r in range(40)])

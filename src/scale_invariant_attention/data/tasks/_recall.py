@@ -164,7 +164,7 @@ class MultiTokenRecallTask(SequenceTask):
         slots = length - 2 - asked - pairs * (self._width - 1)
         parts = (self.keys, pairs * self.value_length, slots, pairs)
         uniform = self.uniform(length, numbers, sum(parts))
-        keys, values, places, order = np.split(uniform, np.cumsum(parts)[:-1], axis=1)
+        keys, values, positions, order = np.split(uniform, np.cumsum(parts)[:-1], axis=1)
         blank = self.key_letters + self.value_letters
 
         chosen = np.argsort(keys, axis=1)[:, :pairs, np.newaxis]
@@ -174,15 +174,13 @@ class MultiTokenRecallTask(SequenceTask):
 
         tokens = np.full((len(numbers), length), blank)
         tokens[:, 0], tokens[:, -asked - 1] = blank + 1, blank + 2
-        at = 1 + scattered(places, pairs, self._width)[..., np.newaxis] + np.arange(self._width)
+        at = 1 + scattered(positions, pairs, self._width)[..., np.newaxis] + np.arange(self._width)
         np.put_along_axis(tokens, at.reshape(len(numbers), -1), pair.reshape(len(numbers), -1), 1)
         queried = np.argsort(order, axis=1)[:, : self.queries, np.newaxis]
         queries = np.take_along_axis(pair, queried, axis=1)
         tokens[:, -asked:] = queries.reshape(len(numbers), asked)
         scored = np.zeros(tokens.shape, bool)
-        answers = scored[:, -asked:].reshape(len(numbers), self.queries, self._width)
-        answers[:, :, self.key_length :] = True
-        scored[:, -asked:] = answers.reshape(len(numbers), asked)
+        scored[:, -asked:] = np.tile(np.arange(self._width) >= self.key_length, self.queries)
         return next_tokens(tokens, scored)
 
     @property
@@ -259,7 +257,7 @@ class VariableTrackingTask(SequenceTask):
         body = noise + 3 * self.statements
         parts = (self.variables, self.values, self.statements, slots, chains, body)
         uniform = self.uniform(length, numbers, sum(parts))
-        names, values, mixing, places, order, fill = np.split(uniform, np.cumsum(parts)[:-1], 1)
+        names, values, mixing, positions, order, fill = np.split(uniform, np.cumsum(parts)[:-1], 1)
         start = self.variables + self.values + self.noise
 
         # Each chain: what is assigned first, then its variables.
@@ -272,13 +270,13 @@ class VariableTrackingTask(SequenceTask):
         # Mix the chains, each in its order: the statement in slot i is the next of its chain.
         mixed = np.argsort(mixing, axis=1) % chains
         slot = np.argsort(mixed, axis=1, kind="stable").reshape(count, chains, links)
-        first = scattered(places, self.statements, 3)
+        first = scattered(positions, self.statements, 3)
         at = 1 + np.take_along_axis(first, slot.reshape(count, -1), axis=1)[..., np.newaxis]
 
         tokens = np.full((count, length), start)
         tokens[:, 1 : 1 + body] = self.variables + self.values + integers(fill, self.noise)
-        places_of = (at + np.arange(3)).reshape(count, -1)
-        np.put_along_axis(tokens, places_of, statement.reshape(count, -1), axis=1)
+        at = (at + np.arange(3)).reshape(count, -1)
+        np.put_along_axis(tokens, at, statement.reshape(count, -1), axis=1)
         questions = np.take_along_axis(chain, np.argsort(order, axis=1)[..., np.newaxis], axis=1)
         marks = np.full((count, chains, 1), start + 2)
         tokens[:, 1 + body :] = np.concatenate([marks, questions], axis=2).reshape(count, -1)
