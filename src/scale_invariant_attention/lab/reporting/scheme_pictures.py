@@ -19,7 +19,7 @@ from ...schemes import ModelScheme, NamedScheme, Scheme, SchemeLayer, TokenPosit
 # A model trained at the paper's length, in a context four times as long, seen by its last query.
 TRAIN_LENGTH, CONTEXT = 4096, 16_384
 HEADS, HEAD_DIM = 4, 64
-POINTS = 96
+POINTS = 48
 
 WIDTH, HEIGHT = 360, 210
 LEFT, RIGHT, TOP, BOTTOM = 34, 10, 26, 30
@@ -156,4 +156,4 @@ def _head(head: HeadLogits, colour: str) -> Iterator[str]:
 
 
 def _points(pairs: Sequence[tuple[float, float]]) -> str:
-    return " ".join(f"{x:g},{y:g}" for x, y in pairs)
+    return " ".join(f"{x:.0f},{y:.1f}" for x, y in pairs)
