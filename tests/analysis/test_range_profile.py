@@ -39,8 +39,11 @@ def dense_logits(scores):
     if scores.query_scale is not None:
         logits = logits * scores.query_scale.unsqueeze(-1)
     if scores.affine is not None:
+        # Tables end at the window.
+        distance = distance.clamp(max=scores.affine.length - 1)
         logits = scores.affine.gain[..., distance] * logits + scores.affine.bias[..., distance]
-    return logits.masked_fill(offset < 0, -torch.inf), offset
+    window = keys if scores.visibility.window is None else scores.visibility.window
+    return logits.masked_fill((offset < 0) | (offset >= window), -torch.inf), offset
 
 
 def check(profile, logits, offset):

@@ -8,6 +8,7 @@ from tiny_models import (
     BY_CONTEXT,
     CASES,
     KINDS,
+    LOCAL,
     TRAINED,
     VOCABULARY,
     assert_same,
@@ -39,7 +40,7 @@ def test_later_tokens_change_no_bit_of_earlier_outputs(case, backend):
     assert (before[:, 10:] != after[:, 10:]).any(-1).all()
 
 
-@pytest.mark.parametrize("case", KINDS)
+@pytest.mark.parametrize("case", [case for case in KINDS if case not in LOCAL])
 def test_outputs_depend_on_no_later_and_on_every_earlier_token(case):
     model = tiny_model(case)
     tokens = torch.randperm(VOCABULARY)[None, :TRAINED]

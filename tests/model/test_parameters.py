@@ -53,8 +53,9 @@ def test_every_parameter_is_in_one_group(case, wrap):
     assert list(split["head"].values()) == [model.head.weight]
     # Query, key, value, output, up and down, of two layers.
     assert len(split["matrices"]) == 12
-    learns = case.startswith("logn") or case == "learned tau"
-    assert len(split["scalars"]) == (2 if learns else 0)
+    everywhere = case.startswith("logn") or case in ("learned tau", "window")
+    in_one_layer = case.startswith("pattern")
+    assert len(split["scalars"]) == (2 if everywhere else 1 if in_one_layer else 0)
     assert all(parameter.shape == (3,) for parameter in split["scalars"].values())
 
 

@@ -222,7 +222,7 @@ def test_a_dtype_that_is_none_is_refused(dtype, tmp_path):
             {"config": "mini"},
             r"config must be a GPTConfig, as GPTConfig.preset\(name\), got 'mini'",
         ),
-        ({"scheme": "rope"}, r"scheme must be a Scheme, .*GPTConfig\(scheme_name=name\)"),
+        ({"scheme": "rope"}, r"scheme must be a Scheme or .*GPTConfig\(scheme_name=name\)"),
         ({"checkpoint_activations": "no"}, "checkpoint_activations must be True or False"),
     ],
 )

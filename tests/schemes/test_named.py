@@ -140,6 +140,7 @@ OTHERS = {
     "gamma": 0.5,
     "alpha": 0.5,
     "n_floor": 99,
+    "window": 5,
 }
 
 
@@ -158,7 +159,7 @@ def test_the_names():
 def test_a_name_fills_the_slots_as_the_paper_does(name):
     scheme, options = EXPECTED[name]
     assert get(name) == scheme
-    assert set(schemes.options(name)) == options
+    assert set(schemes.options(name)) == options | {"window"}
 
 
 @pytest.mark.parametrize(
@@ -170,7 +171,7 @@ def test_every_option_reaches_a_slot_that_has_it(name, option):
     assert scheme != get(name)
     holders = [
         slot
-        for slot in (scheme.rotary, scheme.query_scale, scheme.distance)
+        for slot in (scheme, scheme.rotary, scheme.query_scale, scheme.distance)
         if hasattr(slot, option)
     ]
     assert holders
@@ -240,7 +241,7 @@ def test_an_unknown_option_is_refused_with_the_nearest():
     message = r"'scale-invariant-rope' has no option 'taus' \(did you mean 'tau'\?\); its options"
     with pytest.raises(TypeError, match=message):
         schemes.get("scale-invariant-rope", taus=1.0)
-    with pytest.raises(TypeError, match="'alibi' has no option 'slopes'; its options are: none"):
+    with pytest.raises(TypeError, match="'alibi' has no option 'slopes'; its options are: window"):
         schemes.get("alibi", slopes=[1.0])
     with pytest.raises(TypeError, match="'rope' has no option 'train_length'"):
         schemes.get("rope", train_length=64)

@@ -48,11 +48,19 @@ def stopping(name):
 
 def model_calls(rank):
     """Logits, losses and gradients of a model's call equal those of one process, part by part."""
-    schemes = itertools.cycle(("scale-invariant-p-rope", "logn-rope", "yarn", "alibi"))
+    schemes = itertools.cycle(
+        [
+            ("scale-invariant-p-rope", {"learn_tau": True}),
+            ("logn-rope", {}),
+            ("yarn", {}),
+            ("rope,scale-invariant-p-rope", {"rope.window": 9}),
+            ("alibi", {"window": 12}),
+        ]
+    )
     with open_ranks("cpu", context_parallel=SIZE) as ranks:
         group = ranks.context_parallel.group
-        for (method, kind), name in zip(itertools.product(METHODS, KINDS), schemes, strict=False):
-            options = {"learn_tau": True} if name.startswith("scale") else {}
+        ways = itertools.product(METHODS, KINDS)
+        for (method, kind), (name, options) in zip(ways, schemes, strict=False):
             config = GPTConfig(
                 **{"vocab_size": 50, "layers": 2, "width": 32, "heads": 4, "train_length": 16},
                 **{"scheme_name": name, "scheme_options": options},

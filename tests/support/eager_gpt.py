@@ -25,7 +25,11 @@ def eager_logits(
     qk_norm: bool = True,
     dtype: torch.dtype = torch.float64,
 ) -> Tensor:
-    """Logits ``[L, V]`` for the tokens ``[L]`` of one document."""
+    """Logits ``[L, V]`` for the tokens ``[L]`` of one document.
+
+    `scheme` may be several names joined by commas, one per layer, which repeat; an option then starts
+    with the name of its scheme and a dot.
+    """
     weights = {name: tensor.detach().to(dtype) for name, tensor in weights.items()}
     options = options or {}
     length = len(tokens)
@@ -35,11 +39,19 @@ def eager_logits(
 
     x = _norm(weights["embedding.weight"][tokens])
     head_dim = x.shape[1] // heads
-    turns = _frequencies(scheme, head_dim, stretch, train_length, options)
-    angles = [[cmath.exp(1j * position * turn) for turn in turns] for position in positions]
-    rotation = torch.tensor(angles, dtype=torch.complex128).reshape(length, head_dim // 2)
-    later = torch.tensor([[column > row for column in positions] for row in positions])
+    names, all_options = scheme.split(","), options
     for layer in range(_layers(weights)):
+        scheme, options = names[layer % len(names)], all_options
+        if len(names) > 1:
+            own = [option for option in all_options if option.startswith(f"{scheme}.")]
+            options = {option.removeprefix(f"{scheme}."): all_options[option] for option in own}
+        turns = _frequencies(scheme, head_dim, stretch, train_length, options)
+        angles = [[cmath.exp(1j * position * turn) for turn in turns] for position in positions]
+        rotation = torch.tensor(angles, dtype=torch.complex128).reshape(length, head_dim // 2)
+        window = options.get("window", math.inf)
+        hidden = torch.tensor(
+            [[column > row or row - column >= window for column in positions] for row in positions]
+        )
         layer_weights = {
             name.removeprefix(f"blocks.{layer}."): tensor
             for name, tensor in weights.items()
@@ -69,7 +81,7 @@ def eager_logits(
                 dtype,
             )
             logits = gain * (factor[:, None] * scores) + bias
-            logits[later] = -math.inf
+            logits[hidden] = -math.inf
             mixed.append(torch.softmax(logits, dim=-1) @ value)
         x = x + torch.cat(mixed, dim=1) @ layer_weights["attention.output.weight"].T
         inner = (_norm(x) @ layer_weights["mlp.up.weight"].T).clamp(min=0)

@@ -21,6 +21,16 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "fraction 0.75": ("p-rope", {"fraction": 0.75, "base": 100.0}),
     "logn of the context": ("logn-rope", {"counts": "context"}),
     "logn of the context, ntk": ("logn-ntk", {"counts": "context"}),
+    "window": ("logn-rope", {"window": 5}),
+    "pattern": (
+        "rope,scale-invariant-spread",
+        {"rope.window": 5, "scale-invariant-spread.learn_tau": True},
+    ),
+    "pattern of windows": (
+        "scale-invariant-rope,logn-p-rope",
+        {"scale-invariant-rope.window": 4, "logn-p-rope.window": 7},
+    ),
+    "pattern by context": ("nope,logn-ntk", {"nope.window": 6}),
     "yarn with a long ramp": (
         "yarn",
         {"base": 4.0, "fast_rotations": 1.5, "slow_rotations": 0.25},
@@ -31,11 +41,21 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 KINDS = [
     *("nope", "rope", "yarn", "logn-p-rope", "logn of the context, ntk", "alibi", "ape"),
     *("scale-invariant-p-rope", "scale-invariant-spread", "learned tau"),
+    *("window", "pattern", "pattern by context"),
 ]
 # Cases whose output depends on the context length.
-BY_CONTEXT = [name for name in CASES if any(w in name for w in ("ntk", "yarn", "of the context"))]
+BY_CONTEXT = [
+    name
+    for name in CASES
+    if any(w in name for w in ("ntk", "yarn", "of the context", "by context"))
+]
 # Cases that depend on absolute positions, not only on their differences.
-ABSOLUTE = ["logn-rope", "logn-p-rope", "logn-ntk", "sqrt-log-n", "inkling"]
+ABSOLUTE = [
+    *("logn-rope", "logn-p-rope", "logn-ntk", "sqrt-log-n", "inkling"),
+    *("window", "pattern of windows", "pattern by context"),
+]
+# Cases of which no layer sees the whole text.
+LOCAL = ["window", "pattern of windows"]
 
 
 def varied(values: Sequence[Any]) -> list[tuple[str, Any]]:

@@ -43,7 +43,7 @@ def assert_same_but_for_rounding(folder, expected):
 
 
 def test_a_model_called_by_four_ranks_equals_one_process(shared):
-    """Logits, losses and gradients, as the scenario asserts: four schemes, all methods, both layouts."""
+    """Logits, losses and gradients, as the scenario asserts: five schemes, all methods, both layouts."""
     _, ends = shared
     assert ends_of(ends, "model") == {"ended"}
 

@@ -157,6 +157,7 @@ def attention_forward(
     layout = token_layout(attention_mask, position_ids, batch, queries, keys, sliding_window)
     layout.check_boundaries(others.get("cu_seq_lens_q"))
     layer = _layer_of(module)
+    layout = layout.within(layer.scheme.window)
     if module.training and torch.is_grad_enabled():
         _warn_if_frozen(layer)
     query = layer.scale_queries(query, layout.positions)

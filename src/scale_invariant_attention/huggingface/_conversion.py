@@ -186,7 +186,7 @@ def _takes_our_attention(model: Any) -> bool:
 
 def _checked_replacement(rotary: Any, scheme: str) -> str | dict[str, Any] | None:
     replacement = checked_rotary(rotary)
-    own = schemes.get(scheme).rotary
+    own = held.one_scheme(scheme).rotary
     if replacement is not None and type(own) is not RoPE:
         raise ValueError(
             f"rotary must be None for scheme {scheme!r}, which has its own, got {rotary!r}: use a "
@@ -209,12 +209,12 @@ def _checked_options(
 ) -> dict[str, Any]:
     """The given options, and the training length if the scheme or the rotary takes one."""
     known = set(schemes.options(scheme))
-    takes_factor = isinstance(schemes.get(scheme).rotary, YaRN)
+    takes_factor = isinstance(held.one_scheme(scheme).rotary, YaRN)
     known |= {"factor"} if takes_factor or rotary is not None else set()
     known |= {"train_length"} if rotary is not None else set()
     if rotary is not None and "base" in options:
         raise TypeError("base cannot be combined with rotary, which keeps the model's own base")
-    takes_rotary = type(schemes.get(scheme).rotary) is RoPE
+    takes_rotary = type(held.one_scheme(scheme).rotary) is RoPE
     with_rotary = "; with rotary=..., factor and train_length too" if takes_rotary else ""
     for option in options:
         if option not in known:
@@ -243,7 +243,7 @@ def _checked_calibration(
 ) -> dict[str, list[list[float]]] | None:
     if calibration is None:
         return None
-    if not isinstance(schemes.get(scheme).distance, ScaleInvariant):
+    if not isinstance(held.one_scheme(scheme).distance, ScaleInvariant):
         raise ValueError(
             f"calibration must be None for scheme {scheme!r}, which does not depend on the spread of "
             "scores: use a scheme with the transform, such as 'scale-invariant-rope'"

@@ -15,7 +15,7 @@ from transformers import Cache
 
 from ..attention import DistanceAffine, Visibility
 from ..model.inputs import FAR, TokenLayout, default_positions, token_layout
-from ..schemes import LogN, Scheme, TokenPositions
+from ..schemes import LogN, ModelScheme, TokenPositions
 
 NOTES = "scale_invariant_notes"
 
@@ -148,6 +148,10 @@ class TransformersCache:
         # A static cache also returns its unused memory.
         return keys.narrow(2, 0, self._end), values.narrow(2, 0, self._end)
 
+    def forgotten(self, layer: int) -> int:
+        """None are left out: the cache keeps all keys, also of layers with a window."""
+        return 0
+
     def affine(
         self, layer: int, span: int, make: Callable[[int], DistanceAffine]
     ) -> DistanceAffine:
@@ -161,7 +165,7 @@ class TransformersCache:
         return affine
 
     def context_length(
-        self, scheme: Scheme, lengths: int | Tensor, given: int | Tensor | None, rows: int
+        self, scheme: ModelScheme, lengths: int | Tensor, given: int | Tensor | None, rows: int
     ) -> int | Tensor | None:
         """The context length of the call, after which the `rows` texts have `lengths` tokens.
 
@@ -184,7 +188,8 @@ class TransformersCache:
             # The rows of a cache may have been repeated, as for several samples per prompt.
             settled = settled.repeat_interleave(rows // len(settled))
         # Up to the training length NTK and YaRN change nothing, so all shorter lengths are equivalent.
-        counts_all = isinstance(scheme.query_scale, LogN) and scheme.query_scale.depends_on_context
+        scales = [each.query_scale for each in scheme.pattern]
+        counts_all = any(isinstance(it, LogN) and it.depends_on_context for it in scales)
         least = 1 if counts_all else scheme.train_length or 1
         if given is not None and _any(_at_least(given, least) != _at_least(settled, least)):
             raise ValueError(

@@ -17,7 +17,7 @@ so that the code can be compiled; inconsistent values are refused. Shapes: B bat
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -199,11 +199,21 @@ class TokenLayout:
 
     @property
     def span(self) -> int:
-        """A bound that no distance reaches."""
+        """A bound that no distance of visible pairs reaches."""
         _, positions = self.visibility.positions
         if not self.any_positions or not holds_values(positions) or positions.numel() == 0:
-            return self.keys
-        return max(self.keys, int(positions.max()) + 1)
+            bound = self.keys
+        else:
+            bound = max(self.keys, int(positions.max()) + 1)
+        window = self.visibility.window
+        return bound if window is None else min(bound, window)
+
+    def within(self, window: int | None) -> "TokenLayout":
+        """The layout of a layer whose scheme has a window, besides that of the model."""
+        own = self.visibility.window
+        if window is None or (own is not None and own <= window):
+            return self
+        return replace(self, visibility=replace(self.visibility, window=window))
 
     def check_boundaries(self, boundaries: Tensor | None) -> None:
         """Refuse boundaries of packed sequences, as flash attention takes them, without positions."""

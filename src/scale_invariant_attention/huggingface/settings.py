@@ -56,7 +56,7 @@ class Settings:
         """The scheme itself; `factor` and, with a rotary, `train_length` are no options of it."""
         known = schemes.options(self.scheme_name)
         options = {name: value for name, value in self.options.items() if name in known}
-        return schemes.get(self.scheme_name, **options)
+        return one_scheme(self.scheme_name, **options)
 
     @property
     def attention_scheme(self) -> Scheme:
@@ -64,7 +64,8 @@ class Settings:
         scheme = self.scheme
         # transformers' YaRN rotary includes the temperature.
         included = type(scheme.rotary) is YaRN and type(scheme.query_scale) is YaRNTemperature
-        return Scheme(None, None if included else scheme.query_scale, scheme.distance)
+        query_scale = None if included else scheme.query_scale
+        return Scheme(None, query_scale, scheme.distance, scheme.window)
 
     def layer_scheme(self, layer: int) -> Scheme:
         """The attention scheme of one layer, with the measured sigma and mu of its scores."""
@@ -111,6 +112,16 @@ class Settings:
         """The settings as a config holds them."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {"scheme": values.pop("scheme_name"), **values}
+
+
+def one_scheme(name: str, **options: Any) -> Scheme:
+    """The scheme with this name, which must be the same in all layers."""
+    scheme = schemes.get(name, **options)
+    if not isinstance(scheme, Scheme):
+        raise NotImplementedError(
+            f"{name!r} has a scheme per layer, and a transformers model takes one for all layers"
+        )
+    return scheme
 
 
 def read(config: Any) -> Settings | None:

@@ -55,7 +55,9 @@ def _gpt_properties(model: GPT) -> dict[str, Any]:
     return {
         "source": partial(gpt_scores, model),
         "title": f"Attention of {model.config.scheme_name or 'a custom scheme'}",
-        "scale_invariant": isinstance(model.scheme.distance, ScaleInvariant),
+        "scale_invariant": any(
+            isinstance(scheme.distance, ScaleInvariant) for scheme in model.scheme.pattern
+        ),
         "qk_norm": model.config.qk_norm,
         "transformers": False,
     }

@@ -226,7 +226,7 @@ def read_results(path: Path, kind: type[T]) -> T:
 def _check_scheme(path: Path, config: Any) -> None:
     """Refuse the record of a scheme that nobody has registered: nothing is wrong with the file."""
     scheme = config.get("scheme") if isinstance(config, dict) else None
-    if isinstance(scheme, str) and scheme not in schemes.names():
+    if isinstance(scheme, str) and not schemes.is_known(scheme):
         raise ValueError(
             f"{path} is a record of the scheme {scheme!r}, which is not registered here; import the "
             f"module that registers it: sia --import MODULE ..."

@@ -12,12 +12,18 @@ from ..attention import DistanceAffine
 if TYPE_CHECKING:
     from .gpt import GPT
 
+# Before any position.
+BEFORE = -(2**61)
+
 
 class LayerCache(Protocol):
     """The cache interface that a layer uses."""
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Add ``[B, H, new, D]`` to a layer, and return all of its keys and values so far."""
+        """Add ``[B, H, new, D]`` to a layer, and return its keys and values that are not forgotten."""
+
+    def forgotten(self, layer: int) -> int:
+        """The number of first tokens that a layer with a window leaves out in this call."""
 
     def affine(
         self, layer: int, span: int, make: Callable[[int], DistanceAffine]
@@ -28,8 +34,9 @@ class LayerCache(Protocol):
 class KeyValueCache:
     """Keys and values of all tokens so far, in memory that doubles when it is full.
 
-    ``GPT.new_cache`` creates one. It is valid for that model with its current weights, and for inference
-    only.
+    Layers with a window keep those that a later token can see, and as many others at most.
+    ``GPT.new_cache`` creates one. It is valid for that model with its current weights, and for
+    inference only.
     """
 
     def __init__(self, model: "GPT", context_length: int | Tensor | None, room: int) -> None:
@@ -44,11 +51,14 @@ class KeyValueCache:
         self._depends_on_context = model.scheme.depends_on_context
         self._train_length = model.scheme.train_length or 1
         layers = model.config.layers
-        self._keys = [_GrowingTensor(dim=2, room=room) for _ in range(layers)]
-        self._values = [_GrowingTensor(dim=2, room=room) for _ in range(layers)]
+        self._windows = [model.scheme.of_layer(layer).window for layer in range(layers)]
+        rooms = [room if window is None else min(room, 2 * window) for window in self._windows]
+        self._keys = [_GrowingTensor(dim=2, room=room) for room in rooms]
+        self._values = [_GrowingTensor(dim=2, room=room) for room in rooms]
         self._positions = _GrowingTensor(dim=1, room=room)
         self._token_mask = _GrowingTensor(dim=1, room=room)
         self._affines: list[DistanceAffine | None] = [None] * layers
+        self._forgotten: dict[int, int] = {}
 
     def __repr__(self) -> str:
         return f"KeyValueCache(length={self.length}, context_length={self.context_length})"
@@ -69,6 +79,28 @@ class KeyValueCache:
         if self.length == 0 and self._settles_context:
             # Set by a failed first call.
             self.context_length = None
+        self._forgotten = {
+            window: self._beyond(window) for window in self._windows if window is not None
+        }
+
+    def forgotten(self, layer: int) -> int:
+        """The number of first tokens that no token of this call or a later one sees in a layer."""
+        window = self._windows[layer]
+        return 0 if window is None else self._forgotten[window]
+
+    @property
+    def has_forgotten(self) -> bool:
+        """Whether layers with a window leave out tokens."""
+        return any(self._forgotten.values())
+
+    def _beyond(self, window: int) -> int:
+        """The number of first tokens at `window` or more from any that follows in their row."""
+        if not self.length or not self.keeps_positions:
+            return max(0, self.length + 1 - window)
+        positions, mask = self.positions_and_mask(self.length)
+        seen = mask & (positions > last_positions(positions, mask) + 1 - window)
+        indices = seen.any(0).nonzero()
+        return int(indices[0]) if len(indices) else self.length
 
     def context_for(self, lengths: int | Tensor) -> int | Tensor:
         """The context length for a text that has now reached `lengths`: one number, or ``[B]``.
@@ -92,7 +124,7 @@ class KeyValueCache:
         return self.context_length
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Add ``[B, H, new, D]`` to a layer, and return all of its keys and values so far.
+        """Add ``[B, H, new, D]`` to a layer, and return its keys and values that are not forgotten.
 
         They count once all layers have them and `length` is increased, so a failed step can be repeated.
         """
@@ -104,8 +136,9 @@ class KeyValueCache:
                 f"the cache holds keys in {memory.dtype}, but the new ones are in {key.dtype}: do not "
                 "change dtype or autocast while using a cache, or create a new one"
             )
-        keys = self._keys[layer].write(key, self.length)
-        return keys, self._values[layer].write(value, self.length)
+        start, first = self.length, self.forgotten(layer)
+        keys = self._keys[layer].write(key, start, first)
+        return keys, self._values[layer].write(value, start, first)
 
     @property
     def keeps_positions(self) -> bool:
@@ -131,16 +164,25 @@ class KeyValueCache:
         return affine
 
 
+def last_positions(positions: Tensor, mask: Tensor) -> Tensor:
+    """The last position of each row ``[B, 1]``, far below all others in a row of nothing but padding."""
+    return positions.masked_fill(~mask, BEFORE).amax(1, keepdim=True)
+
+
 class _GrowingTensor:
-    """A tensor that grows along a dimension, copied only when its memory doubles."""
+    """A tensor that grows along a dimension and may lose its start, copied only when it is full."""
 
     def __init__(self, dim: int, room: int) -> None:
         self.dim = dim
         self.room = room
         self.memory: Tensor | None = None
+        self._origin = 0  # the index of what the memory starts with
 
-    def write(self, new: Tensor, start: int) -> Tensor:
-        """Write from `start` on, and return everything up to the end of the new part."""
+    def write(self, new: Tensor, start: int, first: int = 0) -> Tensor:
+        """Write from `start` on, and return everything from `first` to the end of the new part.
+
+        What is before `first` may be lost: a later `first` must not be smaller.
+        """
         length = new.shape[self.dim]
         end = start + length
         if start == 0 and self.memory is not None:
@@ -148,19 +190,20 @@ class _GrowingTensor:
             if not alike or new.dtype != self.memory.dtype:
                 # Left by a failed first call.
                 self.memory = None
-        if self.memory is None or self.memory.shape[self.dim] < end:
+        if self.memory is None or self.memory.shape[self.dim] < end - self._origin:
+            kept = start - first
             shape = list(new.shape)
-            shape[self.dim] = max(end, self.room, 2 * start)
+            shape[self.dim] = max(kept + length, self.room, 2 * kept)
             # Not an inference tensor, which could be written to only in inference mode.
             with torch.inference_mode(False):
                 memory = new.new_empty(shape)
             if self.memory is not None:
-                memory.narrow(self.dim, 0, start).copy_(self.memory.narrow(self.dim, 0, start))
-            self.memory = memory
-        self.memory.narrow(self.dim, start, length).copy_(new)
-        return self.read(end)
+                memory.narrow(self.dim, 0, kept).copy_(self.read(start, first))
+            self.memory, self._origin = memory, first
+        self.memory.narrow(self.dim, start - self._origin, length).copy_(new)
+        return self.read(end, first)
 
-    def read(self, end: int) -> Tensor:
-        """Everything before `end`."""
+    def read(self, end: int, first: int = 0) -> Tensor:
+        """Everything from `first` to before `end`."""
         assert self.memory is not None
-        return self.memory.narrow(self.dim, 0, end)
+        return self.memory.narrow(self.dim, first - self._origin, end - first)

@@ -21,7 +21,7 @@ from .inputs import TokenLayout
 
 @dataclass(frozen=True, eq=False)
 class ForwardPass:
-    """Everything that the layers share in one call of the model."""
+    """Everything that layers with equal schemes share in one call of the model."""
 
     layout: TokenLayout
     rotate: Rotation | None

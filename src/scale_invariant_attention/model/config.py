@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import schemes
 from ..arguments import check_field_names, integer, shown
-from ..schemes import Scheme
+from ..schemes import ModelScheme
 
 # Far beyond any head in use; frequencies are computed per pair of dimensions.
 LARGEST_HEAD = 2**16
@@ -18,8 +18,9 @@ class GPTConfig:
     """Sizes and scheme of a GPT; the defaults are the paper's model of 162 million parameters.
 
     `scheme_name` is one of ``schemes.names()``, or None for a model with an unnamed scheme:
-    ``GPT(config, scheme=Scheme(...))``. `scheme_options` are the options of a named scheme except
-    `train_length`: see ``schemes.options(name)``. `train_length` is the context length of training. It
+    ``GPT(config, scheme=Scheme(...))``. Names joined by commas are a pattern that repeats over
+    the layers. `scheme_options` are the options of a named scheme except `train_length`:
+    see ``schemes.options(name)``. `train_length` is the context length of training. It
     limits nothing: a model accepts any length. Schemes that change beyond it (NTK, YaRN) or start from
     it (LogN) need it.
 
@@ -28,6 +29,8 @@ class GPTConfig:
     >>> GPTConfig(scheme_name="scale-invariant-rope", scheme_options={"tau": 1.0}).scheme.distance
     ScaleInvariant(tau=1.0, highest_tau=None, learn_tau=False, without=None,
         sigma=1.0, mu=0.0, learn_sigma=False)
+    >>> GPTConfig(scheme_name="rope,nope", scheme_options={"rope.window": 64}).scheme.of_layer(2)
+    Scheme(rotary=RoPE(base=10000.0), query_scale=None, distance=Unchanged(), window=64)
     """
 
     vocab_size: int = 50_304
@@ -80,13 +83,19 @@ class GPTConfig:
             raise ValueError(
                 f"train_length must be given for scheme {self.scheme_name!r}, which depends on it"
             )
-        self.check_rotary(self.scheme)
+        self.check_scheme(self.scheme)
 
-    def check_rotary(self, scheme: Scheme) -> None:
-        """Refuse a scheme that cannot rotate heads of this size."""
+    def check_scheme(self, scheme: ModelScheme) -> None:
+        """Refuse a scheme that cannot rotate heads of this size, or a pattern beyond the layers."""
+        if len(scheme.pattern) > self.layers:
+            raise ValueError(
+                f"layers must be at least {len(scheme.pattern)}, the number of schemes in the pattern, "
+                f"got {self.layers}: the last schemes would not be used"
+            )
         try:
-            if scheme.rotary is not None:
-                scheme.rotary.frequencies(self.head_dim, 1)
+            for each in scheme.pattern:
+                if each.rotary is not None:
+                    each.rotary.frequencies(self.head_dim, 1)
         except ValueError as error:
             raise ValueError(
                 f"width / heads = {self.width} / {self.heads} does not suit the scheme: {error}"
@@ -98,7 +107,7 @@ class GPTConfig:
         return self.width // self.heads
 
     @property
-    def scheme(self) -> Scheme:
+    def scheme(self) -> ModelScheme:
         """The scheme, with its options."""
         if self.scheme_name is None:
             raise ValueError(

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from ..arguments import integer, shown
 from ..attention.backends import BACKENDS
 from ..attention.numerics import compute_dtype
-from ..schemes import Scheme, SchemeLayer, rotation
+from ..schemes import ModelScheme, SchemeLayer, rotation
 from . import storage
 from ._cache import KeyValueCache, LayerCache
 from ._generation import Sampler, generate_tokens
@@ -42,8 +42,8 @@ class GPT(nn.Module):
 
     Args:
         config: sizes and scheme.
-        scheme: a scheme of your own instead of the one that `config` names; the model's configuration
-            then has no scheme name.
+        scheme: a scheme of your own instead of the one that `config` names, or a `LayeredScheme`; the
+            model's configuration then has no scheme name.
         backend: the backend of attention: "auto", or one of ``available_backends(device)``.
         checkpoint_activations: keep one activation per block for backward, and recompute the rest.
 
@@ -59,7 +59,7 @@ class GPT(nn.Module):
         self,
         config: GPTConfig,
         *,
-        scheme: Scheme | None = None,
+        scheme: ModelScheme | None = None,
         backend: str = "auto",
         checkpoint_activations: bool = False,
     ) -> None:
@@ -67,13 +67,16 @@ class GPT(nn.Module):
         _check_arguments(config, scheme, backend, checkpoint_activations)
         if scheme is not None:
             config = replace(config, scheme_name=None, scheme_options={})
-            config.check_rotary(scheme)
+            config.check_scheme(scheme)
         self.config = config
         self.scheme = config.scheme if scheme is None else scheme
+        layer_schemes = [self.scheme.of_layer(i) for i in range(config.layers)]
+        # The first layer with an equal scheme, per layer.
+        self._layers_like = [layer_schemes.index(each) for each in layer_schemes]
         self.backend = backend
         self.checkpoint_activations = checkpoint_activations
         self.embedding = nn.Embedding(config.vocab_size, config.width)
-        self.blocks = nn.ModuleList(Block(config, self.scheme, i) for i in range(config.layers))
+        self.blocks = nn.ModuleList(Block(config, each, i) for i, each in enumerate(layer_schemes))
         self.head = nn.Linear(config.width, config.vocab_size, bias=False)
         self.initialise()
 
@@ -176,17 +179,34 @@ class GPT(nn.Module):
     ) -> Tensor:
         """Embeddings ``[B, L, W]`` through all blocks, without any checks."""
         x = rms(embedded)
-        rotate = None
-        if self.scheme.rotary is not None:
-            dtype = compute_dtype(x.dtype)
-            rotate = rotation(self.scheme.rotary, layout.tokens, self.config.head_dim, dtype)
-        call = ForwardPass(layout, rotate, cache, self.backend, shared)
-        for block in self.blocks:
+        calls: dict[int, ForwardPass] = {}
+        for block, like in zip(self.blocks, self._layers_like, strict=True):
+            if like not in calls:
+                calls[like] = self._forward_pass(like, layout, x.dtype, cache, shared)
             if self.checkpoint_activations and torch.is_grad_enabled():
-                x = checkpoint(block, x, call, use_reentrant=False)
+                x = checkpoint(block, x, calls[like], use_reentrant=False)
             else:
-                x = block(x, call)
+                x = block(x, calls[like])
         return rms(x)
+
+    def _forward_pass(
+        self,
+        layer: int,
+        layout: TokenLayout,
+        dtype: torch.dtype,
+        cache: LayerCache | None,
+        shared: SharedRows | None,
+    ) -> ForwardPass:
+        """What a layer shares with all that have an equal scheme."""
+        scheme, rotate = self.scheme.of_layer(layer), None
+        if scheme.rotary is not None:
+            rotate = rotation(
+                scheme.rotary, layout.tokens, self.config.head_dim, compute_dtype(dtype)
+            )
+        if scheme.window is not None:
+            forgotten = 0 if cache is None else cache.forgotten(layer)
+            layout = layout.within(scheme.window, forgotten)
+        return ForwardPass(layout, rotate, cache, self.backend, shared)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits ``[..., V]`` of hidden states, float32 or wider."""
@@ -291,7 +311,7 @@ class GPT(nn.Module):
         cls,
         folder: str | PathLike[str],
         *,
-        scheme: Scheme | None = None,
+        scheme: ModelScheme | None = None,
         backend: str = "auto",
         checkpoint_activations: bool = False,
         device: torch.device | str = "cpu",
@@ -324,7 +344,9 @@ class GPT(nn.Module):
                 )
             # A scheme may hold more than is saved, so its layers are built, not only loaded.
             for attention in model._attention_layers():
-                attention.scheme = SchemeLayer(model.scheme, attention.heads)
+                attention.scheme = SchemeLayer(
+                    model.scheme.of_layer(attention.layer), attention.heads
+                )
             _check_tensors(model, tensors)
         except (TypeError, ValueError) as error:
             path = folder / storage.CONFIG
@@ -337,13 +359,14 @@ class GPT(nn.Module):
 
 
 def _check_arguments(
-    config: GPTConfig, scheme: Scheme | None, backend: str, checkpoint_activations: bool
+    config: GPTConfig, scheme: ModelScheme | None, backend: str, checkpoint_activations: bool
 ) -> None:
     if not isinstance(config, GPTConfig):
         raise TypeError(f"config must be a GPTConfig, as GPTConfig.preset(name), got {config!r}")
-    if scheme is not None and not isinstance(scheme, Scheme):
+    if scheme is not None and not isinstance(scheme, ModelScheme):
         raise TypeError(
-            f"scheme must be a Scheme, got {scheme!r}; pass a name as GPTConfig(scheme_name=name)"
+            f"scheme must be a Scheme or a LayeredScheme, got {scheme!r}; pass a name as "
+            "GPTConfig(scheme_name=name)"
         )
     if backend != "auto" and backend not in BACKENDS:
         raise ValueError(f"backend must be one of auto, {', '.join(BACKENDS)}; got {backend!r}")

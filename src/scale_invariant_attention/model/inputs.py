@@ -12,7 +12,7 @@ from ..arguments import integer
 from ..attention import Visibility
 from ..attention.numerics import holds_values
 from ..schemes import TokenPositions
-from ._cache import KeyValueCache
+from ._cache import KeyValueCache, last_positions
 from .context_parallel import ContextParallel, SharedRows
 
 # Angles are computed in float64, which represents integers up to this.
@@ -111,11 +111,19 @@ def _readable(tensor: Tensor) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class TokenLayout:
-    """Positions of the tokens of a forward pass and what they see, the same for every layer."""
+    """Positions of the tokens of a forward pass and what they see, the same for layers alike."""
 
     tokens: TokenPositions
     visibility: Visibility
-    span: int  # all distances are below it
+    span: int  # all distances of visible pairs are below it
+
+    def within(self, window: int, forgotten: int = 0) -> "TokenLayout":
+        """The layout of layers with a window, whose cache no longer holds the first keys."""
+        visibility = self.visibility
+        if forgotten:
+            visibility = visibility.tile(slice(None), slice(forgotten, None))
+        visibility = replace(visibility, window=window)
+        return replace(self, visibility=visibility, span=min(self.span, window))
 
     def part(self, rows: SharedRows) -> "TokenLayout":
         """The layout of one rank's part of the tokens, for attention to those of all ranks."""
@@ -184,8 +192,11 @@ def cached_layout(
         cache.keep_positions(earlier, torch.ones_like(earlier, dtype=torch.bool), start=0)
     if token_mask is None:
         token_mask = torch.ones_like(tokens, dtype=torch.bool)
+    earlier_positions, earlier_mask = cache.positions_and_mask(start)
     if positions is None:
-        positions = _following(token_mask, *cache.positions_and_mask(start))
+        positions = _following(token_mask, earlier_positions, earlier_mask)
+    elif cache.has_forgotten:
+        _check_rising(positions.expand_as(tokens), token_mask, earlier_positions, earlier_mask)
     positions = positions.expand_as(tokens).long()
     cache.keep_positions(positions, token_mask, start)
     key_positions, key_mask = cache.positions_and_mask(end)
@@ -204,9 +215,20 @@ def _following(token_mask: Tensor, earlier: Tensor, earlier_mask: Tensor) -> Ten
     counted = token_mask.long().cumsum(1)
     if earlier.shape[1] == 0:
         return (counted - 1).clamp(min=0)
-    last = earlier.masked_fill(~earlier_mask, -FAR).amax(1, keepdim=True)
+    last = last_positions(earlier, earlier_mask)
     begun = earlier_mask.any(1, keepdim=True)
     return torch.where(begun, last + counted, (counted - 1).clamp(min=0))
+
+
+def _check_rising(
+    positions: Tensor, token_mask: Tensor, earlier: Tensor, earlier_mask: Tensor
+) -> None:
+    """Refuse positions before those of the cache, whose neighbours it may no longer hold."""
+    if bool((token_mask & (positions <= last_positions(earlier, earlier_mask))).any()):
+        raise ValueError(
+            "positions must be above those in the cache, whose layers with a window keep only the last "
+            f"keys, got {positions.flatten()[:8].tolist()}...: use a new cache"
+        )
 
 
 def default_positions(runs: Tensor | None, token_mask: Tensor | None) -> Tensor:

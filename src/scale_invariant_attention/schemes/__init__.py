@@ -3,19 +3,19 @@
 >>> from scale_invariant_attention import schemes
 >>> schemes.get("logn-rope", train_length=4096)
 Scheme(rotary=RoPE(base=10000.0), query_scale=LogN(train_length=4096, counts='query'),
-    distance=Unchanged())
+    distance=Unchanged(), window=None)
 """
 
 from ..theory.schedules import alibi_slopes
+from ._entries import LineStyle, NamedScheme
 from ._positions import TokenPositions
 from .biases import APE, NAPE, T5, KerpleLog, KerplePower, Sandwich
 from .distance import ALiBi, Distance, ScaleInvariant, Unchanged
 from .layer import SchemeLayer
 from .named import (
-    LineStyle,
-    NamedScheme,
     entry,
     get,
+    is_known,
     names,
     options,
     register,
@@ -24,7 +24,7 @@ from .named import (
 )
 from .query_scale import Inkling, LogN, QueryScale, SqrtLogN, YaRNTemperature
 from .rotary import NTK, ProportionalRoPE, RoPE, Rotary, TruncatedRoPE, YaRN, p_rope, rotation
-from .scheme import Scheme
+from .scheme import LayeredScheme, ModelScheme, Scheme
 
 __all__ = [
     "APE",
@@ -36,8 +36,10 @@ __all__ = [
     "Inkling",
     "KerpleLog",
     "KerplePower",
+    "LayeredScheme",
     "LineStyle",
     "LogN",
+    "ModelScheme",
     "NamedScheme",
     "ProportionalRoPE",
     "QueryScale",
@@ -56,6 +58,7 @@ __all__ = [
     "alibi_slopes",
     "entry",
     "get",
+    "is_known",
     "names",
     "options",
     "p_rope",

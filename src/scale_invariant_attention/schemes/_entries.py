@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .rotary import ProportionalRoPE, Rotary, TruncatedRoPE
-from .scheme import Scheme
+from .scheme import ModelScheme, Scheme
 
 # Related schemes share a colour; colour-blind readers can tell these apart.
 # Each is given for light and for dark backgrounds.
@@ -42,7 +42,7 @@ class NamedScheme:
     """
 
     name: str
-    build: Callable[..., Scheme]
+    build: Callable[..., ModelScheme]
     title: str = ""
     """The name in tables and figures; by default `name`."""
     sentence: str = ""
@@ -60,7 +60,7 @@ class NamedScheme:
     """
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
+        if not isinstance(self.name, str) or not all(map(NAME.fullmatch, self.name.split(COMMA))):
             raise ValueError(
                 f"name must be lower-case words joined by hyphens, such as 'p-rope', got {self.name!r}"
             )
@@ -70,7 +70,13 @@ class NamedScheme:
     @property
     def options(self) -> tuple[str, ...]:
         """The names of the options that `build` takes."""
-        return tuple(inspect.signature(self.build).parameters)
+        return tuple(self.defaults)
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The options that `build` takes, and their default values."""
+        parameters = inspect.signature(self.build).parameters
+        return {name: each.default for name, each in parameters.items()}
 
     @property
     def year(self) -> int | None:
@@ -86,12 +92,16 @@ class NamedScheme:
 
 # Scheme names are part of folder names.
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+# Joins the names of a pattern.
+COMMA = ","
+WINDOW = inspect.Parameter("window", inspect.Parameter.KEYWORD_ONLY, default=None)
 
 
 class Slots:
     """Builds a scheme from the classes that fill its slots, whose options are the scheme's.
 
-    An option that two slots have, such as `train_length`, is one option of the scheme.
+    An option that two slots have, such as `train_length`, is one option of the scheme. Every scheme
+    takes a `window`.
     """
 
     def __init__(self, **slots: Callable[..., Any]) -> None:
@@ -99,7 +109,7 @@ class Slots:
         self.slots = slots
         merged = {name: each for options in self.options.values() for name, each in options.items()}
         self.__signature__ = inspect.Signature(
-            [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in merged.values()]
+            [*(each.replace(kind=WINDOW.kind) for each in merged.values()), WINDOW]
         )
 
     def __call__(self, **options: Any) -> Scheme:
@@ -108,7 +118,7 @@ class Slots:
             slot: fill(**{name: given[name] for name in self.options[slot] if name in given})
             for slot, fill in self.slots.items()
         }
-        return Scheme(**filled)
+        return Scheme(**filled, window=given.get(WINDOW.name))
 
 
 def p_rope_of(

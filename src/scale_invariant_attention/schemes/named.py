@@ -1,13 +1,17 @@
-"""The registry of schemes: ours and those of papers by name, and any that a user registers."""
+"""The registry of schemes: ours and those of papers by name, and any that a user registers.
+
+Names joined by commas are a pattern, which repeats over the layers of a model.
+"""
 
 from typing import Any
 
 from ..arguments import did_you_mean
-from ._entries import LineStyle, NamedScheme
+from ._entries import COMMA, NamedScheme
 from ._our_schemes import CONTROLS, SPREAD
 from ._paper_schemes import PAPER_SCHEMES
+from ._patterns import NamedPattern
 from ._rivals import RIVALS
-from .scheme import Scheme
+from .scheme import ModelScheme
 
 __all__ = [
     "BUILT_IN",
@@ -15,10 +19,9 @@ __all__ = [
     "PAPER_SCHEMES",
     "RIVALS",
     "SPREAD",
-    "LineStyle",
-    "NamedScheme",
     "entry",
     "get",
+    "is_known",
     "names",
     "options",
     "register",
@@ -41,16 +44,28 @@ def names() -> tuple[str, ...]:
     return tuple(_REGISTRY)
 
 
-def entry(name: str) -> NamedScheme:
-    """The registry's entry for a scheme name.
+def is_known(name: str) -> bool:
+    """Whether this is the name of a scheme, or all names that commas join are.
 
-    >>> entry("logn-rope").title
-    'LogN+RoPE'
+    >>> is_known("rope"), is_known("rope,nope"), is_known("rope,their-scheme")
+    (True, True, False)
     """
+    return all(each in _REGISTRY for each in name.split(COMMA))
+
+
+def entry(name: str) -> NamedScheme:
+    """The registry's entry for a scheme name, or one for several names joined by commas.
+
+    >>> entry("logn-rope").title, entry("rope,rope,rope,nope").title
+    ('LogN+RoPE', '3 x RoPE, NoPE')
+    """
+    if isinstance(name, str) and COMMA in name:
+        return NamedPattern.of([entry(each) for each in name.split(COMMA)])
     if not isinstance(name, str) or name not in _REGISTRY:
         raise ValueError(
             f"there is no scheme {name!r}{did_you_mean(name, _REGISTRY)}; "
             f"the paper's is 'scale-invariant-p-rope', and the schemes are: {', '.join(_REGISTRY)}. "
+            f"Names joined by commas are a pattern, which repeats over the layers. "
             f"A scheme of your own is known once the module that registers it is imported: "
             f"sia --import MODULE ..."
         )
@@ -61,18 +76,22 @@ def options(name: str) -> tuple[str, ...]:
     """The options that `get` takes for a scheme.
 
     >>> options("scale-invariant-rope")
-    ('base', 'tau', 'highest_tau', 'learn_tau', 'without', 'sigma', 'mu', 'learn_sigma')
+    ('base', 'tau', 'highest_tau', 'learn_tau', 'without', 'sigma', 'mu', 'learn_sigma', 'window')
+    >>> options("rope,nope")
+    ('rope.base', 'rope.window', 'nope.window')
     """
     return entry(name).options
 
 
-def get(name: str, **options: Any) -> Scheme:
-    """The scheme with this name, with options for its slots.
+def get(name: str, **options: Any) -> ModelScheme:
+    """The scheme with this name, with options for its slots, or the pattern of names joined by commas.
 
     >>> get("scale-invariant-p-rope", tau=1.0)
     Scheme(rotary=TruncatedRoPE(base=1024.0, rotating=0.5), query_scale=None,
         distance=ScaleInvariant(tau=1.0, highest_tau=None, learn_tau=False, without=None,
-            sigma=1.0, mu=0.0, learn_sigma=False))
+            sigma=1.0, mu=0.0, learn_sigma=False), window=None)
+    >>> get("rope,rope,nope", **{"rope.window": 64}).of_layer(1)
+    Scheme(rotary=RoPE(base=10000.0), query_scale=None, distance=Unchanged(), window=64)
     """
     row = entry(name)
     for option in options:
@@ -96,12 +115,14 @@ def trained_as(name: str) -> str:
 def register(scheme: NamedScheme) -> None:
     """Add a scheme, which can then be used by name like those of this package.
 
-    >>> from scale_invariant_attention.schemes import ALiBi, RoPE
+    >>> from scale_invariant_attention.schemes import ALiBi, RoPE, Scheme
     >>> register(NamedScheme("alibi-rope", lambda base=1e4: Scheme(RoPE(base), distance=ALiBi())))
     >>> get("alibi-rope", base=500.0)
-    Scheme(rotary=RoPE(base=500.0), query_scale=None, distance=ALiBi())
+    Scheme(rotary=RoPE(base=500.0), query_scale=None, distance=ALiBi(), window=None)
     >>> unregister("alibi-rope")
     """
+    if COMMA in scheme.name:
+        raise ValueError(f"name must have no commas, which join patterns, got {scheme.name!r}")
     if scheme.name in _REGISTRY:
         raise ValueError(f"there is already a scheme {scheme.name!r}: choose another name")
     if scheme.title in {row.title for row in _REGISTRY.values()}:
@@ -109,8 +130,10 @@ def register(scheme: NamedScheme) -> None:
     if scheme.trained_as != scheme.name:
         entry(scheme.trained_as)
     built = scheme.build()
-    if not isinstance(built, Scheme):
-        raise TypeError(f"build must return a Scheme, got {built!r} for {scheme.name!r}")
+    if not isinstance(built, ModelScheme):
+        raise TypeError(
+            f"build must return a Scheme or a LayeredScheme, got {built!r} for {scheme.name!r}"
+        )
     _REGISTRY[scheme.name] = scheme
 
 

@@ -1,14 +1,19 @@
-"""A position scheme: a choice for each of the three slots of attention.
+"""A position scheme: a choice for each of the three slots of attention, and a window.
 
 rotary        which frequencies rotate queries and keys
 query_scale   a factor per query position
 distance      a gain and a bias per query-key distance
+window        the number of nearest tokens that a query sees
 
 logit(i, j) = gain(t) * query_scale(i) * rotate(q_i) . rotate(k_j) / sqrt(head_dim) + bias(t)
+
+The layers of a model have one scheme, or a pattern of schemes that repeats.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from ..arguments import integer
 from .distance import Distance, ScaleInvariant, Unchanged
 from .query_scale import LogN, QueryScale, SqrtLogN
 from .rotary import Rotary
@@ -16,16 +21,20 @@ from .rotary import Rotary
 
 @dataclass(frozen=True)
 class Scheme:
-    """The three slots of a scheme; rotary and query scale may be None.
+    """The three slots of a scheme, of which rotary and query scale may be None, and its window.
+
+    `window` hides keys at this distance and beyond, so a query sees the nearest `window` tokens, itself
+    included; None hides none.
 
     >>> from scale_invariant_attention.schemes import ALiBi, RoPE
     >>> Scheme(rotary=RoPE(base=500_000.0), distance=ALiBi())
-    Scheme(rotary=RoPE(base=500000.0), query_scale=None, distance=ALiBi())
+    Scheme(rotary=RoPE(base=500000.0), query_scale=None, distance=ALiBi(), window=None)
     """
 
     rotary: Rotary | None = None
     query_scale: QueryScale | None = None
     distance: Distance = field(default_factory=Unchanged)
+    window: int | None = None
 
     def __post_init__(self) -> None:
         if self.rotary is not None:
@@ -40,19 +49,27 @@ class Scheme:
                 "temperatures for one softmax: the transform's gain already grows with distance; choose "
                 "one"
             )
-        if len(self._train_lengths) > 1:
-            lengths = sorted(self._train_lengths)
-            raise ValueError(f"rotary and query_scale must have one train_length, got {lengths}")
+        if self.window is not None:
+            object.__setattr__(self, "window", integer("window", self.window, at_least=1))
+        _common_train_length("rotary and query_scale", self._slots)
+
+    @property
+    def pattern(self) -> tuple["Scheme", ...]:
+        """The schemes that repeat over the layers of a model: this one."""
+        return (self,)
+
+    def of_layer(self, layer: int) -> "Scheme":
+        """The scheme of one layer of a model, which is the same in all."""
+        return self
 
     @property
     def train_length(self) -> int | None:
         """The training length of the slots; None if it is not set, or no slot depends on it."""
-        return next(iter(self._train_lengths), None)
+        return _common_train_length("rotary and query_scale", self._slots)
 
     @property
-    def _train_lengths(self) -> set[int]:
-        lengths = (getattr(slot, "train_length", None) for slot in (self.rotary, self.query_scale))
-        return {length for length in lengths if length is not None}
+    def _slots(self) -> tuple[object, ...]:
+        return (self.rotary, self.query_scale)
 
     @property
     def depends_on_context(self) -> bool:
@@ -69,11 +86,69 @@ class Scheme:
     def changes_logits(self) -> bool:
         """Whether logits are more than the scores of rotated queries and keys, YaRN's included.
 
+        A window counts: it hides keys.
+
         >>> from scale_invariant_attention import schemes
         >>> [name for name in schemes.names() if not schemes.get(name).changes_logits]
         ['rope', 'p-rope', 'nope', 'rope-ntk']
         """
-        return self.query_scale is not None or not isinstance(self.distance, Unchanged)
+        plain = self.query_scale is None and isinstance(self.distance, Unchanged)
+        return not plain or self.window is not None
+
+
+@dataclass(frozen=True)
+class LayeredScheme:
+    """A scheme per layer: layer `i` has ``pattern[i % len(pattern)]``.
+
+    >>> from scale_invariant_attention.schemes import RoPE, ScaleInvariant
+    >>> local = Scheme(RoPE(), window=1024)
+    >>> layered = LayeredScheme((local, local, local, Scheme(distance=ScaleInvariant())))
+    >>> [layered.of_layer(layer).window for layer in range(8)]
+    [1024, 1024, 1024, None, 1024, 1024, 1024, None]
+    """
+
+    pattern: Sequence[Scheme]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.pattern, list | tuple) or not self.pattern:
+            raise TypeError(f"pattern must be a list of one or more schemes, got {self.pattern!r}")
+        for scheme in self.pattern:
+            if not isinstance(scheme, Scheme):
+                raise TypeError(f"pattern must hold objects of class Scheme, got {scheme!r}")
+        object.__setattr__(self, "pattern", tuple(self.pattern))
+        _common_train_length("the schemes of pattern", self.pattern)
+
+    def of_layer(self, layer: int) -> Scheme:
+        """The scheme of one layer of a model, counted from 0."""
+        return self.pattern[layer % len(self.pattern)]
+
+    @property
+    def train_length(self) -> int | None:
+        """The training length of the schemes; None if it is not set, or none depends on it."""
+        return _common_train_length("the schemes of pattern", self.pattern)
+
+    @property
+    def depends_on_context(self) -> bool:
+        """Whether any of the schemes treats a token differently in a longer context."""
+        return any(scheme.depends_on_context for scheme in self.pattern)
+
+    @property
+    def changes_logits(self) -> bool:
+        """Whether logits of any layer are more than the scores of rotated queries and keys."""
+        return any(scheme.changes_logits for scheme in self.pattern)
+
+
+# The scheme of a model: one for all layers, or a pattern. Both have `pattern` and `of_layer`.
+ModelScheme = Scheme | LayeredScheme
+
+
+def _common_train_length(holders: str, parts: Iterable[object]) -> int | None:
+    """The training length of all parts that have one; None if none has."""
+    lengths = (getattr(part, "train_length", None) for part in parts)
+    found = {length for length in lengths if length is not None}
+    if len(found) > 1:
+        raise ValueError(f"{holders} must have one train_length, got {sorted(found)}")
+    return next(iter(found), None)
 
 
 def _check_slot(name: str, given: object, attributes: tuple[str, ...], example: str) -> None:

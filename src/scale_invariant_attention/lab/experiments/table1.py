@@ -114,10 +114,11 @@ class Scale:
         >>> SCALES["mini"].scheme_options("scale-invariant-p-rope")
         {'base': 16.0, 'tau': 10.0}
         """
-        slots, names = schemes.get(scheme), schemes.options(scheme)
+        pattern, names = schemes.get(scheme).pattern, schemes.options(scheme)
+        transforms = [it.distance for it in pattern if isinstance(it.distance, ScaleInvariant)]
         filled = {
-            "base": isinstance(slots.rotary, TruncatedRoPE | ProportionalRoPE),
-            "tau": isinstance(slots.distance, ScaleInvariant) and not slots.distance.highest_tau,
+            "base": any(isinstance(it.rotary, TruncatedRoPE | ProportionalRoPE) for it in pattern),
+            "tau": any(not transform.highest_tau for transform in transforms),
         }
         return {name: getattr(self, name) for name in filled if filled[name] and name in names}
 

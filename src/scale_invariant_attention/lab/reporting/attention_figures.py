@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...analysis import Diagnosis
-from ...schemes.distance import ScaleInvariant
+from ...schemes import ScaleInvariant, Scheme
 from ..experiments.theory_numbers import TransformTable
 from ..measurements import LengthAttention, Mean, ScoreMoments
 from ..records import TrainingRecord
@@ -123,9 +123,10 @@ def heads_figure(record: TrainingRecord, length: int) -> "Figure":
     """
     (attention,) = [it for it in record.measured("attention") if it.length == length]
     config = record.config.model_config()
-    distance = config.scheme.distance
-    if not isinstance(distance, ScaleInvariant):
-        raise ValueError(f"the scheme must have a tau, got {record.scheme}")
+    scheme = config.scheme
+    if not isinstance(scheme, Scheme) or not isinstance(scheme.distance, ScaleInvariant):
+        raise ValueError(f"the scheme must have a tau in every layer, got {record.scheme}")
+    distance = scheme.distance
     taus = distance.tau_of_heads(config.heads)
     figure = new_figure(2.6 * len(attention.layers) + 1.4, 5.2)
     shares, parts = figure.subplots(

@@ -26,12 +26,12 @@ def title_of(scheme: str) -> str:
     >>> title_of("logn-rope"), title_of("their-scheme")
     ('LogN+RoPE', 'their-scheme')
     """
-    return schemes.entry(scheme).title if scheme in schemes.names() else scheme
+    return schemes.entry(scheme).title if schemes.is_known(scheme) else scheme
 
 
 def line_of(scheme: str) -> LineStyle:
     """Line style of a scheme, the default one if it is not registered."""
-    return schemes.entry(scheme).line if scheme in schemes.names() else LineStyle()
+    return schemes.entry(scheme).line if schemes.is_known(scheme) else LineStyle()
 
 
 def style(scheme: str) -> dict[str, Any]:

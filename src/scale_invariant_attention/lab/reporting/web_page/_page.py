@@ -60,7 +60,9 @@ def render_page(entries: Sequence[Entry], *, title: str, conversions: Sequence[P
     >>> page.startswith("<!doctype html>"), "<title>Explorer</title>" in page
     (True, True)
     """
-    entries = sorted(entries, key=lambda entry: schemes.names().index(entry.scheme))
+    # Patterns of schemes come last.
+    order = {name: index for index, name in enumerate(schemes.names())}
+    entries = sorted(entries, key=lambda entry: order.get(entry.scheme, len(order)))
     rows = [schemes.entry(name) for name in dict.fromkeys(entry.scheme for entry in entries)]
     common = fields_in_common(entries)
     sections = [section for make in SECTIONS for section in make(entries)]

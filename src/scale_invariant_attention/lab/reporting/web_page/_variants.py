@@ -4,7 +4,6 @@ Labels are given once for the whole page: a run has the same label in every tabl
 variants share one.
 """
 
-import inspect
 import json
 import re
 from collections import Counter
@@ -193,10 +192,11 @@ def _values(scheme: str, train_length: int, given: Mapping[str, Any]) -> dict[st
     """The options of a scheme as its slots hold them: they know the defaults that depend on others."""
     entry = schemes.entry(scheme)
     length = {"train_length": train_length} if "train_length" in entry.options else {}
-    slots: Any = schemes.get(scheme, **given, **length)
-    signature = inspect.signature(entry.build)
-    values = {name: it.default for name, it in signature.parameters.items()} | dict(given)
-    for slot in filter(is_dataclass, (slots.rotary, slots.query_scale, slots.distance)):
+    built: Any = schemes.get(scheme, **given, **length)
+    values = entry.defaults | dict(given)
+    one = isinstance(built, schemes.Scheme)
+    slots = (built.rotary, built.query_scale, built.distance) if one else ()
+    for slot in filter(is_dataclass, slots):
         values |= {it.name: getattr(slot, it.name) for it in fields(slot) if it.name in values}
     # The length of the training is a field of its own.
     return {name: value for name, value in values.items() if name not in length}
