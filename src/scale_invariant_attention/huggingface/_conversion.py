@@ -278,6 +278,12 @@ def _check_attention(model: Any, attention: list[nn.Module], settings: Settings)
             f"{kind} has a soft cap on scores (config.attn_logit_softcapping = {cap}), which is "
             "unsupported: build it with attn_logit_softcapping = None, and fine-tune it"
         )
+    if settings.scheme.key_bias is not None:
+        raise NotImplementedError(
+            f"scheme {settings.scheme_name!r} has {settings.scheme.key_bias}, gates computed from the "
+            "inputs of layers, which the attention function of transformers does not see: use a scheme "
+            "without key_bias"
+        )
     if settings.attention_scheme.depends_on_context:
         raise NotImplementedError(
             f"scheme {settings.scheme_name!r} scales queries by {settings.scheme.query_scale!r}, which "

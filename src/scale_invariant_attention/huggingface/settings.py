@@ -65,7 +65,7 @@ class Settings:
         # transformers' YaRN rotary includes the temperature.
         included = type(scheme.rotary) is YaRN and type(scheme.query_scale) is YaRNTemperature
         query_scale = None if included else scheme.query_scale
-        return Scheme(None, query_scale, scheme.distance, scheme.window)
+        return Scheme(None, query_scale, scheme.distance, scheme.window, scheme.key_bias)
 
     def layer_scheme(self, layer: int) -> Scheme:
         """The attention scheme of one layer, with the measured sigma and mu of its scores."""
