@@ -47,6 +47,7 @@ def test_the_op_gives_the_layers_own_output(case, packed):
             layer.key,
             value,
             affine=layer.affine,
+            key_bias=layer.key_bias,
             backend="reference",
             visibility=layer.visibility,
         )

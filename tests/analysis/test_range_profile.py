@@ -42,6 +42,8 @@ def dense_logits(scores):
         # Tables end at the window.
         distance = distance.clamp(max=scores.affine.length - 1)
         logits = scores.affine.gain[..., distance] * logits + scores.affine.bias[..., distance]
+    if scores.key_bias is not None:
+        logits = logits + scores.key_bias.unsqueeze(2)
     window = keys if scores.visibility.window is None else scores.visibility.window
     return logits.masked_fill((offset < 0) | (offset >= window), -torch.inf), offset
 

@@ -146,9 +146,13 @@ def test_a_registered_scheme_matches_its_definition():
         assert_same(model, defined, input_ids=some_tokens(2, LENGTH))
 
 
-def test_every_named_scheme_converts():
+def test_every_named_scheme_converts_but_those_with_gates():
     model, ids = tiny(), some_tokens(1, LENGTH)
     for scheme in schemes.names():
+        if schemes.get(scheme).key_bias is not None:
+            with pytest.raises(NotImplementedError, match=rf"scheme '{scheme}' has ForgetGate\(\)"):
+                huggingface.convert(model, scheme)
+            continue
         huggingface.convert(model, scheme, **({"factor": 4.0} if scheme == "yarn" else {}))
         with torch.no_grad():
             assert model(ids).logits.isfinite().all()

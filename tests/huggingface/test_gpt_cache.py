@@ -31,7 +31,10 @@ def steps(model, tokens, mask, cache, sizes, **options):
 
 @pytest.mark.parametrize(
     ("case", "kind"),
-    [*((case, "dynamic") for case in KINDS), ("learned tau", "static"), ("logn-ntk", "static")],
+    [
+        *((case, "dynamic") for case in KINDS),
+        *((case, "static") for case in ("learned tau", "logn-ntk", "fox")),
+    ],
 )
 def test_cached_equals_uncached_at_every_step(case, kind):
     model, tokens = wrapped(case), random_tokens(3, LENGTH)
@@ -49,7 +52,17 @@ def test_cached_equals_uncached_at_every_step(case, kind):
         assert_same(found[real], expected[real])
 
 
-@pytest.mark.parametrize("case", ["rope", "learned tau"])
+def test_biases_of_keys_are_not_rounded_in_a_narrow_cache():
+    model, tokens = wrapped("fox", torch.bfloat16), random_tokens(2, LENGTH)
+    chunks = [5, *[1] * (LENGTH - 5)]
+    found = steps(model, tokens, None, DynamicCache(config=model.config), chunks)
+    own = model.gpt.new_cache()
+    with torch.no_grad():
+        expected = [model.gpt(part, cache=own) for part in tokens.split(chunks, 1)]
+    assert torch.equal(found, torch.cat(expected, 1))
+
+
+@pytest.mark.parametrize("case", ["rope", "learned tau", "fox"])
 def test_a_cropped_cache_can_be_continued(case):
     model, tokens = wrapped(case), random_tokens(2, LENGTH)
     cache = DynamicCache()

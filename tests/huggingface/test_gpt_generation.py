@@ -29,7 +29,7 @@ def test_greedy_search_equals_ours(case):
     assert torch.equal(greedy(model, tokens, attention_mask=mask), expected)
 
 
-@pytest.mark.parametrize("case", ["learned tau", "yarn", "logn of the context"])
+@pytest.mark.parametrize("case", ["learned tau", "yarn", "logn of the context", "fox"])
 def test_every_cache_gives_the_same_tokens(case):
     model, tokens, mask = wrapped(case), random_tokens(2, 7), left_padding((7, 3), 7)
     expected = model.gpt.generate(tokens, NEW, token_mask=mask.bool())
@@ -37,7 +37,7 @@ def test_every_cache_gives_the_same_tokens(case):
         assert torch.equal(greedy(model, tokens, attention_mask=mask, **options), expected)
 
 
-@pytest.mark.parametrize("case", ["scale-invariant-p-rope", "yarn", "logn of the context"])
+@pytest.mark.parametrize("case", ["scale-invariant-p-rope", "yarn", "logn of the context", "fox"])
 def test_searches_are_the_same_with_and_without_a_cache(case):
     model, tokens, mask = wrapped(case), random_tokens(2, 7), left_padding((7, 3), 7)
     for options in ({"num_beams": 3}, {"num_beams": 4, "num_return_sequences": 2}):
@@ -59,7 +59,7 @@ def test_searches_are_the_same_with_and_without_a_cache(case):
     assert len({tuple(row) for row in sampled.tolist()}) > 2
 
 
-@pytest.mark.parametrize("case", ["learned tau", "yarn"])
+@pytest.mark.parametrize("case", ["learned tau", "yarn", "fox"])
 def test_assisted_generation_gives_the_same_tokens(case):
     model, tokens = wrapped(case), random_tokens(1, 7)
     assert torch.equal(greedy(model, tokens, assistant_model=wrapped(case)), greedy(model, tokens))

@@ -4,6 +4,8 @@ import pytest
 import torch
 from tiny_models import assert_same, random_tokens, tiny_model
 
+from scale_invariant_attention.model.context_parallel import ContextParallel
+
 TOKENS = random_tokens(2, 5)
 
 
@@ -78,3 +80,9 @@ def test_inputs_need_not_be_contiguous_and_stay_as_they_are():
     found = model(tokens, token_mask=mask)
     assert torch.equal(found, model(tokens.contiguous(), token_mask=mask.contiguous()))
     assert torch.equal(tokens, given[0]) and torch.equal(mask, given[1])
+
+
+def test_running_sums_over_keys_are_not_shared_by_ranks():
+    message = r"context_parallel must be None for schemes with a key_bias, such as 'fox'"
+    with pytest.raises(NotImplementedError, match=message):
+        tiny_model("fox")(TOKENS, context_parallel=ContextParallel())

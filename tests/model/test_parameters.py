@@ -53,10 +53,21 @@ def test_every_parameter_is_in_one_group(case, wrap):
     assert list(split["head"].values()) == [model.head.weight]
     # Query, key, value, output, up and down, of two layers.
     assert len(split["matrices"]) == 12
-    everywhere = case.startswith("logn") or case in ("learned tau", "window")
-    in_one_layer = case.startswith("pattern")
-    assert len(split["scalars"]) == (2 if everywhere else 1 if in_one_layer else 0)
-    assert all(parameter.shape == (3,) for parameter in split["scalars"].values())
+    learned = [it for block in model.blocks for it in block.attention.scheme.parameters()]
+    assert [id(it) for it in split["scalars"].values()] == [id(it) for it in learned]
+    # Whatever a scheme learns, it learns per head.
+    assert all(parameter.shape[0] == 3 for parameter in learned)
+
+
+@pytest.mark.parametrize(
+    ("case", "count"),
+    [
+        *(("rope", 0), ("alibi", 0), ("logn-rope", 2), ("learned tau", 2), ("pattern", 1)),
+        *(("t5", 2), ("kerple-log", 4), ("ape", 8), ("fox", 4)),
+    ],
+)
+def test_learned_by_schemes(case, count):
+    assert len(parameter_split(GPT(tiny_config(case))).scalars) == count
 
 
 def test_what_a_scheme_learns_is_no_matrix_for_muon():

@@ -20,7 +20,7 @@ HEADS, LENGTH = 3, 20
 def layer_of(name, **options):
     if "train_length" in schemes.options(name):
         options = {"train_length": 8, **options}
-    return SchemeLayer(schemes.get(name, **options), HEADS)
+    return SchemeLayer(schemes.get(name, **options), HEADS, width=8)
 
 
 def inputs(dtype=torch.float32):

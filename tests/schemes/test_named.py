@@ -10,6 +10,7 @@ from scale_invariant_attention.schemes import (
     NTK,
     T5,
     ALiBi,
+    ForgetGate,
     Inkling,
     KerpleLog,
     KerplePower,
@@ -104,6 +105,7 @@ EXPECTED = {
     "kerple-power": (Scheme(distance=KerplePower()), set()),
     "sandwich": (Scheme(distance=Sandwich(128)), {"dimensions"}),
     "nape": (Scheme(distance=NAPE()), set()),
+    "fox": (Scheme(key_bias=ForgetGate()), set()),
     "ape": (
         Scheme(ROPE, distance=APE(0.01, 0.01, 0.1, 0.1)),
         {"base", "damping", "delta", "beta", "gamma"},
@@ -203,6 +205,9 @@ def test_every_scheme_works_with_every_shape(name, head_dim, context_length):
         assert factors.dtype == torch.float64
         assert torch.broadcast_shapes(factors.shape, (2, heads, 16)) == (2, heads, 16)
     gain, bias = scheme.distance.build(heads)(torch.arange(16, dtype=torch.float64))
+    if scheme.key_bias is not None:
+        steps = scheme.key_bias.build(heads, width=head_dim)(torch.randn(2, 16, head_dim))
+        assert steps.shape == (2, heads, 16) and steps.dtype == torch.float64
     for table in (gain, bias):
         assert table.shape in ((16,), (heads, 16))
         assert table.dtype == torch.float64

@@ -80,7 +80,7 @@ def eager_logits(
                 options,
                 dtype,
             )
-            logits = gain * (factor[:, None] * scores) + bias
+            logits = gain * (factor[:, None] * scores) + bias + _forgotten(layer_weights, head, y)
             logits[hidden] = -math.inf
             mixed.append(torch.softmax(logits, dim=-1) @ value)
         x = x + torch.cat(mixed, dim=1) @ layer_weights["attention.output.weight"].T
@@ -206,6 +206,19 @@ def _slots(
     return tuple(torch.tensor(table, dtype=dtype) for table in (factor, gain, bias))
 
 
+def _forgotten(layer_weights: dict[str, Tensor], head: int, y: Tensor) -> Tensor:
+    """The logarithm of the product of the forget gates after each key, up to each query."""
+    length, name = len(y), "attention.scheme.key_bias"
+    table = [[0.0] * length for _ in range(length)]
+    if f"{name}.weight" in layer_weights:
+        weight, shift = layer_weights[f"{name}.weight"][head], layer_weights[f"{name}.bias"][head]
+        gates = torch.sigmoid(y @ weight + shift).double().tolist()
+        for row in range(length):
+            for column in range(row + 1):
+                table[row][column] = math.log(math.prod(gates[column + 1 : row + 1]))
+    return torch.tensor(table, dtype=y.dtype)
+
+
 def _rival_bias(scheme: str, t: int, head: int, heads: int, learned: dict[str, Any]) -> float:
     """The bias of another paper at distance t in a head, counted from 1."""
     if scheme == "kerple-log":
@@ -232,7 +245,7 @@ def _rival_bias(scheme: str, t: int, head: int, heads: int, learned: dict[str, A
 
 UNROTATED = {
     *("nope", "alibi", "scale-invariant-nope", "spread-nope"),
-    *("t5", "kerple-log", "kerple-power", "sandwich", "nape"),
+    *("t5", "kerple-log", "kerple-power", "sandwich", "nape", "fox"),
 }
 # The head size divided by the number of rotating pairs.
 TRUNCATED = {

@@ -31,6 +31,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"scale-invariant-rope.window": 4, "logn-p-rope.window": 7},
     ),
     "pattern by context": ("nope,logn-ntk", {"nope.window": 6}),
+    "fox with a window": ("fox", {"window": 4}),
     "yarn with a long ramp": (
         "yarn",
         {"base": 4.0, "fast_rotations": 1.5, "slow_rotations": 0.25},
@@ -41,7 +42,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 KINDS = [
     *("nope", "rope", "yarn", "logn-p-rope", "logn of the context, ntk", "alibi", "ape"),
     *("scale-invariant-p-rope", "scale-invariant-spread", "learned tau"),
-    *("window", "pattern", "pattern by context"),
+    *("window", "pattern", "pattern by context", "fox", "fox with a window"),
 ]
 # Cases whose output depends on the context length.
 BY_CONTEXT = [
@@ -55,7 +56,7 @@ ABSOLUTE = [
     *("window", "pattern of windows", "pattern by context"),
 ]
 # Cases of which no layer sees the whole text.
-LOCAL = ["window", "pattern of windows"]
+LOCAL = ["window", "pattern of windows", "fox with a window"]
 
 
 def varied(values: Sequence[Any]) -> list[tuple[str, Any]]:

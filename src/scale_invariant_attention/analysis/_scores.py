@@ -1,7 +1,7 @@
 """Scores and logits of one layer of any model, in tiles of bounded size.
 
     score(i, j) = scale * q_i . k_j
-    logit(i, j) = gain(t) * query_scale(i) * score(i, j) + bias(t)
+    logit(i, j) = gain(t) * query_scale(i) * score(i, j) + bias(t) + key_bias(j)
 
 Shapes: B batch, H query heads, L queries, N keys, D head size, R rows of interest.
 """
@@ -36,6 +36,8 @@ class LayerScores:
         scale: the factor of ``q . k``; None is ``1 / sqrt(D)``.
         visibility: positions, and which keys a query sees.
         query_scale: a factor of the logits, broadcast to ``[B, H, L]``; None is 1.
+        key_bias: a bias of the logits per key, ``[B, H, N]``; None is 0. That of forget gates leaves out
+            a constant per query: masses are known up to a factor, shares and entropies are not affected.
         unrotated: query and key before rotary; None if nothing rotates.
         rotary_known: False if query and key before rotary are unknown.
 
@@ -52,6 +54,7 @@ class LayerScores:
     scale: float | None = None
     visibility: Visibility = field(default_factory=Visibility)
     query_scale: Tensor | None = None
+    key_bias: Tensor | None = None
     unrotated: tuple[Tensor, Tensor] | None = None
     rotary_known: bool = True
 
@@ -111,6 +114,7 @@ class LayerScores:
             tau=1.0 if self.affine is None else None,
             visibility=self.visibility,
             scale=self.scale,
+            key_bias=self.key_bias,
         )
 
     def _factor(self, rows: Tensor) -> Tensor | None:
@@ -187,6 +191,7 @@ def _layer_scores(attention: Attention, x: Tensor, call: ForwardPass) -> LayerSc
         attention.affine(call, query),
         visibility=call.layout.visibility,
         query_scale=attention.scheme.query_factors(call.layout.tokens, dtype),
+        key_bias=attention.key_bias(x, call),
         unrotated=None if rotate is None else plain,
     )
 
@@ -229,6 +234,8 @@ def _tile(
             sink = visibility.sink.unsqueeze(1)
             gain, bias = torch.where(sink, 1, gain), torch.where(sink, 0, bias)
         logits = gain * logits + bias
+    if call.key_bias is not None:
+        logits = logits + call.key_bias[:, :, keys].unsqueeze(2)
     logits = torch.where(visible.unsqueeze(1), logits, -torch.inf)
     return Tile(queries, scores, logits, distance, visible, visibility.positions[1])
 

@@ -208,6 +208,7 @@ def _mass(scores: LayerScores, start: int, stop: int, backend: str) -> Tensor:
         affine=DistanceAffine(affine.gain, bias),
         visibility=replace(scores.visibility, window=window),
         scale=scores.scale,
+        key_bias=scores.key_bias,
         return_lse=True,
         backend=backend,
     )[1]

@@ -335,11 +335,14 @@ def _check_attention(model: Any, attention: list[nn.Module], settings: Settings)
             f"{kind} has a soft cap on scores (config.attn_logit_softcapping = {cap}), which is "
             "unsupported: build it with attn_logit_softcapping = None, and fine-tune it"
         )
-    by_context = [
-        each.query_scale
-        for each in map(settings.layer_scheme, range(model.config.num_hidden_layers))
-        if each.depends_on_context
-    ]
+    schemes = [settings.layer_scheme(layer) for layer in range(model.config.num_hidden_layers)]
+    gates = [each.key_bias for each in schemes if each.key_bias is not None]
+    if gates:
+        raise NotImplementedError(
+            f"scheme {settings.scheme_name!r} has {gates[0]}, gates computed from the inputs of layers, "
+            "which the attention function of transformers does not see: use a scheme without key_bias"
+        )
+    by_context = [each.query_scale for each in schemes if each.depends_on_context]
     if by_context:
         raise NotImplementedError(
             f"scheme {settings.scheme_name!r} scales queries by {by_context[0]!r}, which "

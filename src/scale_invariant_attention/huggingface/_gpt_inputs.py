@@ -135,18 +135,35 @@ class TransformersCache:
     """A cache of transformers during one call, which adds `new` tokens to `past` others."""
 
     def __init__(self, cache: Cache, past: int, new: int) -> None:
-        self._cache, self._first, self._end = cache, past == 0, past + new
+        self._cache, self._past, self._end = cache, past, past + new
+        self._first = past == 0
         notes = getattr(cache, NOTES, None)
         if self._first or not isinstance(notes, Notes):
             notes = Notes()
             setattr(cache, NOTES, notes)
         self._notes = notes
 
-    def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Add ``[B, H, new, D]`` to a layer, and return all of its keys and values so far."""
+    def append(
+        self, layer: int, key: Tensor, value: Tensor, bias: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Add ``[B, H, new, D]`` and biases ``[B, H, new]``, if any, to a layer; return all so far.
+
+        The bits of a bias follow the value of its token in the cache, which may be copied and reordered.
+        """
+        size = value.shape[-1]
+        if bias is not None:
+            value = torch.cat([value, bias.unsqueeze(-1).contiguous().view(value.dtype)], -1)
         keys, values = self._cache.update(key, value, layer)
         # A static cache also returns its unused memory.
-        return keys.narrow(2, 0, self._end), values.narrow(2, 0, self._end)
+        keys, values = keys.narrow(2, 0, self._end), values.narrow(2, 0, self._end)
+        return keys, values[..., :size], None if bias is None else _biases(values[..., size:])
+
+    def last_bias(self, layer: int) -> Tensor | None:
+        """The bias ``[B, H, 1]`` of the last key so far; None if there is none."""
+        if self._first:
+            return None
+        values = self._cache.layers[layer].values[:, :, self._past - 1 : self._past]
+        return _biases(values[..., -(torch.float64.itemsize // values.dtype.itemsize) :])
 
     def forgotten(self, layer: int) -> int:
         """None are left out: the cache keeps all keys, also of layers with a window."""
@@ -203,6 +220,11 @@ class TransformersCache:
                 "context_length=..., its final length, from the first call on, as generate() does"
             )
         return settled
+
+
+def _biases(bits: Tensor) -> Tensor:
+    """The biases whose bits these are, float64 ``[B, H, N]``."""
+    return bits.contiguous().view(torch.float64).squeeze(-1)
 
 
 def _at_least(length: int | Tensor, least: int) -> int | Tensor:

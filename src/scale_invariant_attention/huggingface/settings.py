@@ -145,11 +145,11 @@ class Settings:
 
 
 def _without_rotary(scheme: Scheme) -> Scheme:
-    """Query scale, distance and window, which our attention applies; transformers applies the rotary."""
+    """What our attention applies; transformers applies the rotary."""
     # transformers' YaRN rotary includes the temperature.
     included = type(scheme.rotary) is YaRN and type(scheme.query_scale) is YaRNTemperature
     query_scale = None if included else scheme.query_scale
-    return Scheme(None, query_scale, scheme.distance, scheme.window)
+    return Scheme(None, query_scale, scheme.distance, scheme.window, scheme.key_bias)
 
 
 def read(config: Any) -> Settings | None:

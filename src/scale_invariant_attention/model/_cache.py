@@ -19,8 +19,16 @@ BEFORE = -(2**61)
 class LayerCache(Protocol):
     """The cache interface that a layer uses."""
 
-    def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Add ``[B, H, new, D]`` to a layer, and return its keys and values that are not forgotten."""
+    def append(
+        self, layer: int, key: Tensor, value: Tensor, bias: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Add ``[B, H, new, D]`` and biases of the keys ``[B, H, new]``, if there are any, to a layer.
+
+        Returns its keys, values and biases that are not forgotten.
+        """
+
+    def last_bias(self, layer: int) -> Tensor | None:
+        """The bias ``[B, H, 1]`` of the last key so far; None if there is none."""
 
     def forgotten(self, layer: int) -> int:
         """The number of first tokens that a layer with a window leaves out in this call."""
@@ -55,6 +63,7 @@ class KeyValueCache:
         rooms = [room if window is None else min(room, 2 * window) for window in self._windows]
         self._keys = [_GrowingTensor(dim=2, room=room) for room in rooms]
         self._values = [_GrowingTensor(dim=2, room=room) for room in rooms]
+        self._biases = [_GrowingTensor(dim=2, room=room) for room in rooms]
         self._positions = _GrowingTensor(dim=1, room=room)
         self._token_mask = _GrowingTensor(dim=1, room=room)
         self._affines: list[DistanceAffine | None] = [None] * layers
@@ -123,10 +132,13 @@ class KeyValueCache:
                 )
         return self.context_length
 
-    def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Add ``[B, H, new, D]`` to a layer, and return its keys and values that are not forgotten.
+    def append(
+        self, layer: int, key: Tensor, value: Tensor, bias: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Add ``[B, H, new, D]`` and biases of the keys ``[B, H, new]``, if there are any, to a layer.
 
-        They count once all layers have them and `length` is increased, so a failed step can be repeated.
+        Returns its keys, values and biases that are not forgotten. They count once all layers have them
+        and `length` is increased, so a failed step can be repeated.
         """
         if key.requires_grad:
             raise RuntimeError("a cache keeps no gradients: call the model under torch.no_grad()")
@@ -138,7 +150,16 @@ class KeyValueCache:
             )
         start, first = self.length, self.forgotten(layer)
         keys = self._keys[layer].write(key, start, first)
-        return keys, self._values[layer].write(value, start, first)
+        values = self._values[layer].write(value, start, first)
+        if bias is None:
+            return keys, values, None
+        # That of the last key is needed even if the key is forgotten.
+        kept = max(0, min(first, start - 1))
+        return keys, values, self._biases[layer].write(bias, start, kept)[..., first - kept :]
+
+    def last_bias(self, layer: int) -> Tensor | None:
+        """The bias ``[B, H, 1]`` of the last key so far; None if there is none."""
+        return self._biases[layer].read(self.length, self.length - 1) if self.length else None
 
     @property
     def keeps_positions(self) -> bool:

@@ -57,7 +57,7 @@ class Attention(nn.Module):
         self.query, self.key, self.value, self.output = (
             nn.Linear(config.width, config.width, bias=False) for _ in range(4)
         )
-        self.scheme = SchemeLayer(scheme, config.heads)
+        self.scheme = SchemeLayer(scheme, config.heads, config.width)
 
     def forward(self, x: Tensor, call: ForwardPass) -> Tensor:
         """``[B, L, W]`` to the same."""
@@ -66,9 +66,10 @@ class Attention(nn.Module):
         if call.rotate is not None:
             query, key = call.rotate(query), call.rotate(key)
         query = self.scheme.scale_queries(query, call.layout.tokens)
+        key_bias = self.key_bias(x, call)
         if call.cache is not None:
-            key, value = call.cache.append(self.layer, key, value)
-        out = self.attend(query, key, value, call)
+            key, value, key_bias = call.cache.append(self.layer, key, value, key_bias)
+        out = self.attend(query, key, value, call, key_bias)
         mixed: Tensor = self.output(out.transpose(1, 2).flatten(2))
         return mixed
 
@@ -77,14 +78,29 @@ class Attention(nn.Module):
         query, key = self._split(self.query(x)), self._split(self.key(x))
         return (rms(query), rms(key)) if self.qk_norm else (query, key)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, call: ForwardPass) -> Tensor:
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        call: ForwardPass,
+        key_bias: Tensor | None = None,
+    ) -> Tensor:
         """``[B, H, L, D]``, ``[B, H, N, D]`` and ``[B, H, N, D]`` to ``[B, H, L, D]``."""
         visibility, affine = call.layout.visibility, self.affine(call, query)
         op = attend if call.shared is None else call.shared.attend
+        given = {} if key_bias is None else {"key_bias": key_bias}
         out: Tensor = self.scheme.attend(
-            query, key, value, visibility, affine=affine, op=op, backend=call.backend
+            query, key, value, visibility, affine=affine, op=op, backend=call.backend, **given
         )
         return out
+
+    def key_bias(self, x: Tensor, call: ForwardPass) -> Tensor | None:
+        """The biases ``[B, H, L]`` of the keys of inputs ``[B, L, W]``; None stands for 0."""
+        earlier = None
+        if self.scheme.key_bias is not None and call.cache is not None:
+            earlier = call.cache.last_bias(self.layer)
+        return self.scheme.key_biases(x, call.layout.visibility, earlier)
 
     def affine(self, call: ForwardPass, query: Tensor) -> DistanceAffine:
         """Gain and bias for all distances of a call, for queries of this dtype and device."""

@@ -156,6 +156,11 @@ class GPT(nn.Module):
         vocab_size = self.config.vocab_size
         described = (positions, documents, token_mask, context_length)
         check_inputs(vocab_size, tokens, *described, cache, context_parallel)
+        if context_parallel is not None and any(it.key_bias for it in self.scheme.pattern):
+            raise NotImplementedError(
+                "context_parallel must be None for schemes with a key_bias, such as 'fox', whose sums "
+                f"run over whole rows, got {context_parallel}: leave it out, or use another scheme"
+            )
         shared = None if context_parallel is None else context_parallel.rows(tokens.shape[1])
         if cache is None:
             layout = token_layout(tokens, *described)
@@ -345,7 +350,7 @@ class GPT(nn.Module):
             # A scheme may hold more than is saved, so its layers are built, not only loaded.
             for attention in model._attention_layers():
                 attention.scheme = SchemeLayer(
-                    model.scheme.of_layer(attention.layer), attention.heads
+                    model.scheme.of_layer(attention.layer), attention.heads, model.config.width
                 )
             _check_tensors(model, tensors)
         except (TypeError, ValueError) as error:

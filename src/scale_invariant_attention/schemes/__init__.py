@@ -1,9 +1,9 @@
-"""Position schemes: RoPE, its variants and alternatives, each a choice for the same three slots.
+"""Position schemes: RoPE, its variants and alternatives, each a choice for the same four slots.
 
 >>> from scale_invariant_attention import schemes
 >>> schemes.get("logn-rope", train_length=4096)
 Scheme(rotary=RoPE(base=10000.0), query_scale=LogN(train_length=4096, counts='query'),
-    distance=Unchanged(), window=None)
+    distance=Unchanged(), window=None, key_bias=None)
 """
 
 from ..theory.schedules import alibi_slopes
@@ -11,6 +11,7 @@ from ._entries import LineStyle, NamedScheme
 from ._positions import TokenPositions
 from .biases import APE, NAPE, T5, KerpleLog, KerplePower, Sandwich
 from .distance import ALiBi, Distance, ScaleInvariant, Unchanged
+from .key_bias import ForgetGate, KeyBias
 from .layer import SchemeLayer
 from .named import (
     entry,
@@ -33,9 +34,11 @@ __all__ = [
     "T5",
     "ALiBi",
     "Distance",
+    "ForgetGate",
     "Inkling",
     "KerpleLog",
     "KerplePower",
+    "KeyBias",
     "LayeredScheme",
     "LineStyle",
     "LogN",

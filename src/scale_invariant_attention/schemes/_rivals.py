@@ -1,7 +1,8 @@
 """Schemes of other papers, from 2019 to 2026, each with the slots that its formula needs."""
 
-from ._entries import GREEN, OLIVE, ORANGE, LineStyle, NamedScheme, Slots, p_rope_of
+from ._entries import GREEN, OLIVE, ORANGE, PURPLE, LineStyle, NamedScheme, Slots, p_rope_of
 from .biases import APE, NAPE, T5, KerpleLog, KerplePower, Sandwich
+from .key_bias import ForgetGate
 from .query_scale import Inkling, SqrtLogN
 from .rotary import RoPE
 
@@ -57,6 +58,17 @@ RIVALS = (
         "Vasylenko et al., 2025, arXiv:2506.16640",
         LineStyle(*GREEN, "-", "8"),
         formula="gain 1, bias -t/h in heads h = 1 .. H/2, 0 in the others",
+    ),
+    NamedScheme(
+        "fox",
+        Slots(key_bias=ForgetGate),
+        "FoX",
+        "A gate per token and head, computed from the token, multiplies the weights of all earlier "
+        "tokens: the model learns when to forget. No rotation.",
+        "Lin et al., 2025, arXiv:2503.02130",
+        LineStyle(*PURPLE, "-.", "$f$"),
+        formula="gain 1, bias c_i - c_j, c the running sum of log sigmoid(w . x + b) over tokens x, "
+        "w and b learned per head",
     ),
     NamedScheme(
         "ape",

@@ -14,13 +14,15 @@ from ..attention.api import attend
 from ..attention.numerics import compute_dtype
 from ._positions import TokenPositions
 from .distance import ScaleInvariantTables
+from .key_bias import running_bias
 from .scheme import Scheme
 
 
 class SchemeLayer(nn.Module):
-    """Query scale and distance of a scheme for one layer with `heads` heads.
+    """Query scale, distance and key bias of a scheme for one layer with `heads` heads.
 
-    Rotary has no parameters and is the same in all layers: see `rotation`.
+    `width` is that of the layer's input, which a key bias is computed from. Rotary has no parameters and
+    is the same in all layers: see `rotation`.
 
     >>> from scale_invariant_attention import schemes
     >>> layer = SchemeLayer(schemes.get("scale-invariant-nope"), heads=4)
@@ -29,18 +31,26 @@ class SchemeLayer(nn.Module):
     torch.Size([1, 4, 100, 16])
     """
 
-    def __init__(self, scheme: Scheme, heads: int) -> None:
+    def __init__(self, scheme: Scheme, heads: int, width: int | None = None) -> None:
         super().__init__()
         self.scheme = scheme
         self.heads = heads
+        self.width = width
+        if scheme.key_bias is not None and width is None:
+            raise ValueError(
+                f"width must be that of the layer's input for {scheme.key_bias}, got None"
+            )
         self.query_scale = None if scheme.query_scale is None else scheme.query_scale.build(heads)
         self.distance = scheme.distance.build(heads)
+        self.key_bias: nn.Module | None = None
+        if scheme.key_bias is not None and width is not None:
+            self.key_bias = scheme.key_bias.build(heads, width)
 
     @torch.no_grad()
     def reset_parameters(self, names: Iterable[str] | None = None) -> None:
         """Set parameters to their initial values: those with these names, by default all."""
         with torch.device("cpu"):
-            initial = SchemeLayer(self.scheme, self.heads).state_dict()
+            initial = SchemeLayer(self.scheme, self.heads, self.width).state_dict()
         current = self.state_dict()
         for name in current if names is None else names:
             current[name].copy_(initial[name])
@@ -56,6 +66,23 @@ class SchemeLayer(nn.Module):
         """Queries ``[B, H, L, D]`` times their factors."""
         factors = self.query_factors(tokens, compute_dtype(query.dtype))
         return query if factors is None else (query * factors.unsqueeze(-1)).to(query.dtype)
+
+    def key_biases(
+        self,
+        x: Tensor,
+        visibility: Visibility,
+        earlier: Tensor | None = None,
+    ) -> Tensor | None:
+        """The biases ``[B, H, L]`` of the keys of inputs ``[B, L, width]``; None stands for 0.
+
+        The last L keys of `visibility` are theirs, and `earlier` is the bias of the key before them,
+        ``[B, H, 1]``.
+        """
+        if self.key_bias is None:
+            return None
+        mask = visibility.key_mask
+        mask = None if mask is None else mask[:, -x.shape[1] :]
+        return running_bias(self.key_bias(x), mask, visibility.key_documents, earlier)
 
     def tau(self, device: torch.device) -> float | Tensor | None:
         """tau of the paper's transform, a number or ``[H]``; None if tau alone is not enough."""
@@ -84,9 +111,9 @@ class SchemeLayer(nn.Module):
         """Attention of rotated, scaled queries ``[B, H, L, D]`` to keys and values ``[B, Hk, N, D]``.
 
         `affine` holds the tables of :meth:`affine`, or is None to compute the transform from
-        :meth:`tau`, without tables. `settings` are scale, return_lse and backend of `op`, which has the
-        arguments of the op. Returns what the op returns: ``[B, H, L, D]``, with `return_lse` also the
-        log-sum-exp ``[B, H, L]``.
+        :meth:`tau`, without tables. `settings` are scale, key_bias, return_lse and backend of `op`,
+        which has the arguments of the op. Returns what the op returns: ``[B, H, L, D]``, with
+        `return_lse` also the log-sum-exp ``[B, H, L]``.
         """
         tau = self.tau(query.device) if affine is None else None
         if affine is None and tau is None:

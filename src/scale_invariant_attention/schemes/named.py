@@ -6,7 +6,7 @@ Names joined by commas are a pattern, which repeats over the layers of a model.
 from typing import Any
 
 from ..arguments import did_you_mean
-from ._entries import COMMA, LineStyle, NamedScheme
+from ._entries import COMMA, NamedScheme
 from ._our_schemes import CONTROLS, SPREAD
 from ._paper_schemes import PAPER_SCHEMES
 from ._patterns import NamedPattern
@@ -19,8 +19,6 @@ __all__ = [
     "PAPER_SCHEMES",
     "RIVALS",
     "SPREAD",
-    "LineStyle",
-    "NamedScheme",
     "entry",
     "get",
     "is_known",
@@ -41,7 +39,7 @@ def names() -> tuple[str, ...]:
     """The names of all schemes.
 
     >>> names()[0], len(names())
-    ('rope', 33)
+    ('rope', 34)
     """
     return tuple(_REGISTRY)
 
@@ -91,9 +89,10 @@ def get(name: str, **options: Any) -> ModelScheme:
     >>> get("scale-invariant-p-rope", tau=1.0)
     Scheme(rotary=TruncatedRoPE(base=1024.0, rotating=0.5), query_scale=None,
         distance=ScaleInvariant(tau=1.0, highest_tau=None, learn_tau=False, without=None,
-            sigma=1.0, mu=0.0, learn_sigma=False), window=None)
+            sigma=1.0, mu=0.0, learn_sigma=False), window=None, key_bias=None)
     >>> get("rope,rope,nope", **{"rope.window": 64}).of_layer(1)
-    Scheme(rotary=RoPE(base=10000.0), query_scale=None, distance=Unchanged(), window=64)
+    Scheme(rotary=RoPE(base=10000.0), query_scale=None, distance=Unchanged(), window=64,
+        key_bias=None)
     """
     row = entry(name)
     for option in options:
@@ -120,7 +119,8 @@ def register(scheme: NamedScheme) -> None:
     >>> from scale_invariant_attention.schemes import ALiBi, RoPE, Scheme
     >>> register(NamedScheme("alibi-rope", lambda base=1e4: Scheme(RoPE(base), distance=ALiBi())))
     >>> get("alibi-rope", base=500.0)
-    Scheme(rotary=RoPE(base=500.0), query_scale=None, distance=ALiBi(), window=None)
+    Scheme(rotary=RoPE(base=500.0), query_scale=None, distance=ALiBi(), window=None,
+        key_bias=None)
     >>> unregister("alibi-rope")
     """
     if COMMA in scheme.name:

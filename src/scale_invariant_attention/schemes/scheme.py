@@ -1,11 +1,13 @@
-"""A position scheme: a choice for each of the three slots of attention, and a window.
+"""A position scheme: a choice for each of the four slots of attention, and a window.
 
 rotary        which frequencies rotate queries and keys
 query_scale   a factor per query position
 distance      a gain and a bias per query-key distance
+key_bias      a bias per key, from the input of the layer
 window        the number of nearest tokens that a query sees
 
-logit(i, j) = gain(t) * query_scale(i) * rotate(q_i) . rotate(k_j) / sqrt(head_dim) + bias(t)
+logit(i, j) = gain(t) * query_scale(i) * rotate(q_i) . rotate(k_j) / sqrt(head_dim)
+              + bias(t) + key_bias(j)
 
 The layers of a model have one scheme, or a pattern of schemes that repeats.
 """
@@ -15,26 +17,28 @@ from dataclasses import dataclass, field
 
 from ..arguments import integer
 from .distance import Distance, ScaleInvariant, Unchanged
+from .key_bias import KeyBias
 from .query_scale import LogN, QueryScale, SqrtLogN
 from .rotary import Rotary
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """The three slots of a scheme, of which rotary and query scale may be None, and its window.
+    """The four slots of a scheme, of which all but distance may be None, and its window.
 
     `window` hides keys at this distance and beyond, so a query sees the nearest `window` tokens, itself
     included; None hides none.
 
     >>> from scale_invariant_attention.schemes import ALiBi, RoPE
     >>> Scheme(rotary=RoPE(base=500_000.0), distance=ALiBi())
-    Scheme(rotary=RoPE(base=500000.0), query_scale=None, distance=ALiBi(), window=None)
+    Scheme(rotary=RoPE(base=500000.0), query_scale=None, distance=ALiBi(), window=None, key_bias=None)
     """
 
     rotary: Rotary | None = None
     query_scale: QueryScale | None = None
     distance: Distance = field(default_factory=Unchanged)
     window: int | None = None
+    key_bias: KeyBias | None = None
 
     def __post_init__(self) -> None:
         if self.rotary is not None:
@@ -42,6 +46,8 @@ class Scheme:
         if self.query_scale is not None:
             _check_slot("query_scale", self.query_scale, ("build", "depends_on_context"), "LogN()")
         _check_slot("distance", self.distance, ("build",), "ScaleInvariant()")
+        if self.key_bias is not None:
+            _check_slot("key_bias", self.key_bias, ("build",), "ForgetGate()")
         by_length = isinstance(self.query_scale, LogN | SqrtLogN)
         if by_length and isinstance(self.distance, ScaleInvariant):
             raise ValueError(
@@ -92,8 +98,8 @@ class Scheme:
         >>> [name for name in schemes.names() if not schemes.get(name).changes_logits]
         ['rope', 'p-rope', 'nope', 'rope-ntk']
         """
-        plain = self.query_scale is None and isinstance(self.distance, Unchanged)
-        return not plain or self.window is not None
+        additions = (self.query_scale, self.window, self.key_bias)
+        return any(it is not None for it in additions) or not isinstance(self.distance, Unchanged)
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,9 @@ def measure_model(problem: ModelProblem, seconds: float) -> ModelTiming:
     )
 
 
-def plain_attention(query: Tensor, key: Tensor, value: Tensor, call: ForwardPass) -> Tensor:
+def plain_attention(
+    query: Tensor, key: Tensor, value: Tensor, call: ForwardPass, key_bias: Tensor | None = None
+) -> Tensor:
     """Plain causal attention on torch's SDPA, in place of a layer's own."""
     # A decoding query is at the last position; SDPA would take it to be at the first.
     return F.scaled_dot_product_attention(query, key, value, is_causal=query.shape[2] > 1)
