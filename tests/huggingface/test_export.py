@@ -8,7 +8,7 @@ import pytest
 import torch
 from own_schemes import own_scheme
 from small_tokenizers import OTHER, byte_level
-from tiny_models import CASES, random_tokens, tiny_model
+from tiny_models import WITHOUT_MEMORY, random_tokens, tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from scale_invariant_attention.data import get_encoding
@@ -25,7 +25,7 @@ def mini(**changes):
     return GPT(GPTConfig.preset("mini", layers=1, width=32, heads=2, **changes))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", WITHOUT_MEMORY)
 def test_every_tensor_survives_export_and_opening(case, tmp_path):
     ours = tiny_model(case, torch.bfloat16 if case == "learned tau" else torch.float32)
     save_for_transformers(ours, tmp_path / "hf", document_start=3)

@@ -4,7 +4,7 @@ from copy import deepcopy
 
 import pytest
 import torch
-from tiny_models import BY_CONTEXT, CASES, TRAINED, assert_same, random_tokens
+from tiny_models import BY_CONTEXT, TRAINED, WITHOUT_MEMORY, assert_same, random_tokens
 from transformers import DynamicCache, StaticCache
 from transformers_gpt import left_padding, wrapped
 
@@ -31,7 +31,11 @@ def steps(model, tokens, mask, cache, sizes, **options):
 
 @pytest.mark.parametrize(
     ("case", "kind"),
-    [*((case, "dynamic") for case in CASES), ("learned tau", "static"), ("logn-ntk", "static")],
+    [
+        *((case, "dynamic") for case in WITHOUT_MEMORY),
+        ("learned tau", "static"),
+        ("logn-ntk", "static"),
+    ],
 )
 def test_cached_equals_uncached_at_every_step(case, kind):
     model, tokens = wrapped(case), random_tokens(3, LENGTH)

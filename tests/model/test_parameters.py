@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_models import CASES, tiny_config
+from tiny_models import CASES, WITHOUT_MEMORY, tiny_config
 from torch import nn
 
 from scale_invariant_attention.model import GPT, GPTConfig, parameter_split
@@ -53,7 +53,7 @@ def test_every_parameter_is_in_one_group(case, wrap):
     assert list(split["head"].values()) == [model.head.weight]
     # Query, key, value, output, up and down, of two layers.
     assert len(split["matrices"]) == 12
-    learns = case.startswith("logn") or case == "learned tau"
+    learns = case.startswith("logn") or case == "learned tau" or case not in WITHOUT_MEMORY
     assert len(split["scalars"]) == (2 if learns else 0)
     assert all(parameter.shape == (3,) for parameter in split["scalars"].values())
 

@@ -7,6 +7,7 @@ from scale_invariant_attention import schemes
 from scale_invariant_attention.schemes import (
     NTK,
     ALiBi,
+    CompressiveMemory,
     LogN,
     ProportionalRoPE,
     RoPE,
@@ -25,6 +26,10 @@ TAU = {"tau", "highest_tau", "learn_tau", "without", "sigma", "mu", "learn_sigma
 P_OPTIONS = {"base", "fraction", "rotating"}
 QUARTER, QUARTER_OPTIONS = TruncatedRoPE(1024.0, rotating=0.25), {"base", "rotating"}
 SPREAD = ScaleInvariant(1.0, 30.0)
+MEMORY, MEMORY_OPTIONS = (
+    CompressiveMemory(train_length=64),
+    {"segment_length", "rule", "train_length"},
+)
 
 # The paper's rows, then ours, and the expected properties of each.
 EXPECTED = {
@@ -64,6 +69,8 @@ EXPECTED = {
         QUARTER_OPTIONS | {"tau", "highest_tau"},
     ),
     "alibi-p-rope": (Scheme(QUARTER, distance=ALiBi()), QUARTER_OPTIONS),
+    "infini-rope": (Scheme(ROPE, memory=MEMORY), {"base"} | MEMORY_OPTIONS),
+    "infini-p-rope": (Scheme(P_ROPE, memory=MEMORY), P_OPTIONS | MEMORY_OPTIONS),
 }
 
 # A value for every option that is not its default.
@@ -82,6 +89,8 @@ OTHERS = {
     "sigma": 2.0,
     "mu": -1.0,
     "learn_sigma": True,
+    "segment_length": 7,
+    "rule": "delta",
 }
 
 
@@ -112,7 +121,7 @@ def test_every_option_reaches_a_slot_that_has_it(name, option):
     assert scheme != get(name)
     holders = [
         slot
-        for slot in (scheme.rotary, scheme.query_scale, scheme.distance)
+        for slot in (scheme.rotary, scheme.query_scale, scheme.distance, scheme.memory)
         if hasattr(slot, option)
     ]
     assert holders

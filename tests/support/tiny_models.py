@@ -15,6 +15,7 @@ TRAINED = 12
 # Scheme and options by case: all schemes, and the options that change a model's output.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in schemes.names()},
+    "delta rule": ("infini-p-rope", {"segment_length": 4, "rule": "delta"}),
     "learned tau": ("scale-invariant-p-rope", {"learn_tau": True}),
     "tau 0.5": ("scale-invariant-rope", {"tau": 0.5}),
     "fraction 0.75": ("p-rope", {"fraction": 0.75, "base": 100.0}),
@@ -25,6 +26,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"base": 4.0, "fast_rotations": 1.5, "slow_rotations": 0.25},
     ),
 }
+# Cases that attention alone computes.
+WITHOUT_MEMORY = [name for name, (scheme, _) in CASES.items() if not scheme.startswith("infini")]
 # Cases whose output depends on the context length.
 BY_CONTEXT = [name for name in CASES if any(w in name for w in ("ntk", "yarn", "of the context"))]
 # Cases that depend on absolute positions, not only on their differences.

@@ -21,6 +21,7 @@ from ..schemes import Scheme, SchemeLayer, rotation
 from . import storage
 from ._cache import KeyValueCache, LayerCache
 from ._generation import Sampler, generate_tokens
+from ._segments import segment_layouts
 from .block import Attention, Block, ForwardPass, rms
 from .config import GPTConfig
 from .context_parallel import ContextParallel, SharedRows
@@ -75,6 +76,8 @@ class GPT(nn.Module):
         self.embedding = nn.Embedding(config.vocab_size, config.width)
         self.blocks = nn.ModuleList(Block(config, self.scheme, i) for i in range(config.layers))
         self.head = nn.Linear(config.width, config.vocab_size, bias=False)
+        memories = (attention.scheme.memory for attention in self._attention_layers())
+        self._segment_lengths = {it.segment_length for it in memories if it is not None}
         self.initialise()
 
     @torch.no_grad()
@@ -153,6 +156,11 @@ class GPT(nn.Module):
         vocab_size = self.config.vocab_size
         described = (positions, documents, token_mask, context_length)
         check_inputs(vocab_size, tokens, *described, cache, context_parallel)
+        if context_parallel is not None and self._segment_lengths:
+            raise ValueError(
+                "context_parallel must be None for a scheme with a memory, which is passed on from "
+                "segment to segment: give every rank whole rows"
+            )
         shared = None if context_parallel is None else context_parallel.rows(tokens.shape[1])
         if cache is None:
             layout = token_layout(tokens, *described)
@@ -164,7 +172,7 @@ class GPT(nn.Module):
             layout = cached_layout(tokens, positions, token_mask, cache)
         out = self.transformed(self.embedding(tokens.long()), layout, cache, shared)
         if cache is not None:
-            cache.length += tokens.shape[1]
+            cache.advance(tokens.shape[1])
         return out
 
     def transformed(
@@ -180,7 +188,8 @@ class GPT(nn.Module):
         if self.scheme.rotary is not None:
             dtype = compute_dtype(x.dtype)
             rotate = rotation(self.scheme.rotary, layout.tokens, self.config.head_dim, dtype)
-        call = ForwardPass(layout, rotate, cache, self.backend, shared)
+        segments = segment_layouts(self._segment_lengths, layout, cache)
+        call = ForwardPass(layout, rotate, cache, self.backend, shared, segments)
         for block in self.blocks:
             if self.checkpoint_activations and torch.is_grad_enabled():
                 x = checkpoint(block, x, call, use_reentrant=False)

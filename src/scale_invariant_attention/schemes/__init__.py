@@ -10,6 +10,7 @@ from ..theory.schedules import alibi_slopes
 from ._positions import TokenPositions
 from .distance import ALiBi, Distance, ScaleInvariant, Unchanged
 from .layer import SchemeLayer
+from .memory import CompressiveMemory
 from .named import (
     LineStyle,
     NamedScheme,
@@ -28,6 +29,7 @@ from .scheme import Scheme
 __all__ = [
     "NTK",
     "ALiBi",
+    "CompressiveMemory",
     "Distance",
     "LineStyle",
     "LogN",

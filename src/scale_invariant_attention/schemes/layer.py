@@ -18,7 +18,7 @@ from .scheme import Scheme
 
 
 class SchemeLayer(nn.Module):
-    """Query scale and distance of a scheme for one layer with `heads` heads.
+    """Query scale, distance and memory of a scheme for one layer with `heads` heads.
 
     Rotary has no parameters and is the same in all layers: see `rotation`.
 
@@ -35,6 +35,7 @@ class SchemeLayer(nn.Module):
         self.heads = heads
         self.query_scale = None if scheme.query_scale is None else scheme.query_scale.build(heads)
         self.distance = scheme.distance.build(heads)
+        self.memory = None if scheme.memory is None else scheme.memory.build(heads)
 
     @torch.no_grad()
     def reset_parameters(self, names: Iterable[str] | None = None) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 
 from ..arguments import did_you_mean
 from .distance import ALiBi, ScaleInvariant
+from .memory import CompressiveMemory
 from .query_scale import LogN, YaRNTemperature
 from .rotary import NTK, ProportionalRoPE, RoPE, Rotary, TruncatedRoPE, YaRN
 from .scheme import Scheme
 
-# Related schemes share a colour; colour-blind readers can tell these six apart.
+# Related schemes share a colour; colour-blind readers can tell these seven apart.
 # Each is given for light and for dark backgrounds.
 BLACK = ("#000000", "#ffffff")
 GREY = ("#555555", "#bdbdbd")
@@ -20,6 +21,7 @@ PURPLE = ("#aa4499", "#da8fd0")
 ORANGE = ("#d55e00", "#ff9550")
 GREEN = ("#009e73", "#38c9a0")
 BLUE = ("#0072b2", "#62b6ff")
+WINE = ("#882255", "#e08cb4")
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def names() -> tuple[str, ...]:
     """The names of all schemes.
 
     >>> names()[0], len(names())
-    ('rope', 18)
+    ('rope', 20)
     """
     return tuple(_REGISTRY)
 
@@ -222,6 +224,7 @@ def _spread_without_bias(tau: float = 1.0, highest_tau: float | None = 30.0) -> 
 ROFORMER = "Su et al., 2021, arXiv:2104.09864"
 P_ROPE = "Barbero et al., 2024, arXiv:2410.06205"
 SCALABLE_SOFTMAX = "Nakanishi, 2025, arXiv:2501.19399"
+INFINI_ATTENTION = "Munkhdalai et al., 2024, arXiv:2404.07143"
 SCALE_INVARIANT = "Anson et al., 2025, arXiv:2505.17083"
 
 # In the order of the paper's tables.
@@ -387,7 +390,27 @@ CONTROLS = (
         LineStyle(*GREEN, "--", "p"),
     ),
 )
-BUILT_IN = (*PAPER_SCHEMES, SPREAD, *CONTROLS)
+
+# Infini-attention, in a table of its own in the paper.
+INFINI = (
+    NamedScheme(
+        "infini-rope",
+        _Slots(rotary=RoPE, memory=CompressiveMemory),
+        "Infini-RoPE",
+        "RoPE inside segments; of the segments before, a memory of fixed size.",
+        INFINI_ATTENTION,
+        LineStyle(*WINE, "-", "d"),
+    ),
+    NamedScheme(
+        "infini-p-rope",
+        _Slots(rotary=_p_rope, memory=CompressiveMemory),
+        "Infini-p-RoPE",
+        "p-RoPE inside segments; of the segments before, a memory of fixed size.",
+        INFINI_ATTENTION,
+        LineStyle(*WINE, "--", "H"),
+    ),
+)
+BUILT_IN = (*PAPER_SCHEMES, SPREAD, *CONTROLS, *INFINI)
 
 # The one registry; only `register` and `unregister` change it.
 _REGISTRY = {row.name: row for row in BUILT_IN}

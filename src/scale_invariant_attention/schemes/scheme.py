@@ -5,18 +5,21 @@ query_scale   a factor per query position
 distance      a gain and a bias per query-key distance
 
 logit(i, j) = gain(t) * query_scale(i) * rotate(q_i) . rotate(k_j) / sqrt(head_dim) + bias(t)
+
+A scheme with a `memory` attends inside segments, and retrieves from the memory of those before.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from .distance import Distance, ScaleInvariant, Unchanged
+from .memory import CompressiveMemory
 from .query_scale import LogN, QueryScale
 from .rotary import Rotary
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """The three slots of a scheme; rotary and query scale may be None.
+    """The three slots of a scheme, and a memory; all but the distance may be None.
 
     >>> from scale_invariant_attention.schemes import ALiBi, RoPE
     >>> Scheme(rotary=RoPE(base=500_000.0), distance=ALiBi())
@@ -26,6 +29,12 @@ class Scheme:
     rotary: Rotary | None = None
     query_scale: QueryScale | None = None
     distance: Distance = field(default_factory=Unchanged)
+    memory: CompressiveMemory | None = None
+
+    def __repr__(self) -> str:
+        """All slots, and the memory of a scheme that has one."""
+        shown = [it.name for it in fields(self) if it.name != "memory" or self.memory is not None]
+        return f"Scheme({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
     def __post_init__(self) -> None:
         if self.rotary is not None:
@@ -33,6 +42,9 @@ class Scheme:
         if self.query_scale is not None:
             _check_slot("query_scale", self.query_scale, ("build", "depends_on_context"), "LogN()")
         _check_slot("distance", self.distance, ("build",), "ScaleInvariant()")
+        if self.memory is not None:
+            needed = ("build", "segment_length")
+            _check_slot("memory", self.memory, needed, "CompressiveMemory(segment_length=2048)")
         if isinstance(self.query_scale, LogN) and isinstance(self.distance, ScaleInvariant):
             raise ValueError(
                 "query_scale=LogN and distance=ScaleInvariant are two temperatures for one softmax: "
@@ -40,7 +52,7 @@ class Scheme:
             )
         if len(self._train_lengths) > 1:
             lengths = sorted(self._train_lengths)
-            raise ValueError(f"rotary and query_scale must have one train_length, got {lengths}")
+            raise ValueError(f"all slots must have one train_length, got {lengths}")
 
     @property
     def train_length(self) -> int | None:
@@ -49,7 +61,8 @@ class Scheme:
 
     @property
     def _train_lengths(self) -> set[int]:
-        lengths = (getattr(slot, "train_length", None) for slot in (self.rotary, self.query_scale))
+        slots = (self.rotary, self.query_scale, self.memory)
+        lengths = (getattr(slot, "train_length", None) for slot in slots)
         return {length for length in lengths if length is not None}
 
     @property
