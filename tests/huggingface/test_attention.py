@@ -146,9 +146,11 @@ def test_a_registered_scheme_matches_its_definition():
         assert_same(model, defined, input_ids=some_tokens(2, LENGTH))
 
 
-def test_every_named_scheme_converts():
+def test_every_named_scheme_without_a_memory_converts():
     model, ids = tiny(), some_tokens(1, LENGTH)
     for scheme in schemes.names():
+        if schemes.get(scheme).memory is not None:
+            continue
         huggingface.convert(model, scheme, **({"factor": 4.0} if scheme == "yarn" else {}))
         with torch.no_grad():
             assert model(ids).logits.isfinite().all()

@@ -145,3 +145,9 @@ def test_other_models_and_damaged_exports_are_not_opened(tmp_path):
         (folder / "config.json").write_text(json.dumps(config | wrong))
         with pytest.raises(ValueError, match="do not fit its configuration"):
             open_from_transformers(folder)
+
+
+def test_a_model_with_a_memory_is_refused_and_nothing_written(tmp_path):
+    with pytest.raises(ValueError, match="scheme_name must name a scheme without a memory"):
+        save_for_transformers(mini(scheme_name="infini-rope"), tmp_path / "hf", document_start=3)
+    assert not any(tmp_path.iterdir())
