@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from tiny_models import KINDS, TRAINED, assert_same, random_tokens, tiny_model
+from tiny_models import TRAINED, WITHOUT_MEMORY, assert_same, random_tokens, tiny_model
 
 from scale_invariant_attention.analysis import gpt_scores
 from scale_invariant_attention.attention.api import attend
@@ -20,7 +20,7 @@ def gathered(model, tokens, **inputs):
 
 
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("case", KINDS)
+@pytest.mark.parametrize("case", WITHOUT_MEMORY)
 def test_the_op_gives_the_layers_own_output(case, packed):
     """With the values of each layer, the captured queries and keys give what it gave."""
     model, tokens = tiny_model(case), random_tokens(2, LENGTH)

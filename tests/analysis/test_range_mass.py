@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_models import KINDS, TRAINED, random_tokens, tiny_model
+from tiny_models import TRAINED, WITHOUT_MEMORY, random_tokens, tiny_model
 
 from scale_invariant_attention import DistanceAffine, available_backends
 from scale_invariant_attention.analysis import (
@@ -65,7 +65,7 @@ def test_whatever_a_query_sees(case, backend):
     check(random_scores(dtype, **shown), backend=backend, rtol=rtol)
 
 
-@pytest.mark.parametrize("case", KINDS)
+@pytest.mark.parametrize("case", WITHOUT_MEMORY)
 def test_every_kind_of_scheme(case):
     gpt_scores(tiny_model(case), random_tokens(2, 3 * TRAINED + 1), check)
 

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from tiny_models import KINDS, TRAINED, random_tokens, tiny_model
+from tiny_models import TRAINED, WITHOUT_MEMORY, random_tokens, tiny_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from scale_invariant_attention import DistanceAffine, distance_affine_attention
@@ -60,7 +60,7 @@ def check(profile, logits, offset):
     torch.testing.assert_close(profile.global_entropy, range_entropy_from_logits(logits), **EXACT)
 
 
-@pytest.mark.parametrize("case", KINDS)
+@pytest.mark.parametrize("case", WITHOUT_MEMORY)
 def test_every_kind_of_scheme_against_the_definition(case):
     """Attention of a GPT, computed from full matrices of float64 logits."""
     seen = []

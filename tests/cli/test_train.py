@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 from scale_invariant_attention.cli import app, terminal
 from scale_invariant_attention.cli import train as module
 from scale_invariant_attention.cli.terminal import program
+from scale_invariant_attention.model import GPT
+from scale_invariant_attention.schemes import CompressiveMemory
 from scale_invariant_attention.training import TrainingConfig, loop, read_config, recipe, train
 from scale_invariant_attention.training.recipes import RECIPES
 
@@ -63,6 +65,18 @@ def test_wrong_arguments_are_refused(words, message):
     assert done.exit_code == 2
     assert message in " ".join(done.output.split())
     assert "Traceback" not in done.output
+
+
+def test_a_scheme_with_a_memory_is_trained_and_generates(tmp_path):
+    words = ("--scheme", "infini-rope", "--scheme-options", "segment_length=8,rule=delta")
+    done = run("-o", tmp_path / "run", *options(), *words)
+    assert done.exit_code == 0, done.output
+    model = GPT.from_pretrained(tmp_path / "run" / "model")
+    assert model.scheme.memory == CompressiveMemory(8, "delta", train_length=32)
+    assert all(block.attention.scheme.memory.gate.any() for block in model.blocks)
+    words = ("generate", str(tmp_path / "run"), "--prompt", "def ", "--max-new-tokens", "20")
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
 
 
 def test_training_and_again(tmp_path):

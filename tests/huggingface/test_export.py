@@ -8,7 +8,7 @@ import pytest
 import torch
 from own_schemes import own_scheme
 from small_tokenizers import OTHER, byte_level
-from tiny_models import KINDS, random_tokens, tiny_model
+from tiny_models import WITHOUT_MEMORY, random_tokens, tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from scale_invariant_attention.data import get_encoding
@@ -25,7 +25,7 @@ def mini(**changes):
     return GPT(GPTConfig.preset("mini", layers=1, width=32, heads=2, **changes))
 
 
-@pytest.mark.parametrize("case", KINDS)
+@pytest.mark.parametrize("case", WITHOUT_MEMORY)
 def test_every_tensor_survives_export_and_opening(case, tmp_path):
     ours = tiny_model(case, torch.bfloat16 if case == "learned tau" else torch.float32)
     save_for_transformers(ours, tmp_path / "hf", document_start=3)
@@ -145,3 +145,9 @@ def test_other_models_and_damaged_exports_are_not_opened(tmp_path):
         (folder / "config.json").write_text(json.dumps(config | wrong))
         with pytest.raises(ValueError, match="do not fit its configuration"):
             open_from_transformers(folder)
+
+
+def test_a_model_with_a_memory_is_refused_and_nothing_written(tmp_path):
+    with pytest.raises(ValueError, match="scheme_name must name a scheme without a memory"):
+        save_for_transformers(mini(scheme_name="infini-rope"), tmp_path / "hf", document_start=3)
+    assert not any(tmp_path.iterdir())

@@ -4,7 +4,7 @@ from copy import deepcopy
 
 import pytest
 import torch
-from tiny_models import BY_CONTEXT, KINDS, TRAINED, assert_same, random_tokens
+from tiny_models import BY_CONTEXT, TRAINED, WITHOUT_MEMORY, assert_same, random_tokens
 from transformers import DynamicCache, StaticCache
 from transformers_gpt import left_padding, wrapped
 
@@ -32,7 +32,7 @@ def steps(model, tokens, mask, cache, sizes, **options):
 @pytest.mark.parametrize(
     ("case", "kind"),
     [
-        *((case, "dynamic") for case in KINDS),
+        *((case, "dynamic") for case in WITHOUT_MEMORY),
         *((case, "static") for case in ("learned tau", "logn-ntk", "fox")),
     ],
 )

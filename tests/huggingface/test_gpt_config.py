@@ -1,14 +1,14 @@
 """The configuration: conversion from and to GPTConfig, saving, and refusals."""
 
 import pytest
-from tiny_models import CASES, tiny_config
+from tiny_models import WITHOUT_MEMORY, tiny_config
 from transformers import AutoConfig
 
 from scale_invariant_attention.huggingface import ScaleInvariantGPTConfig
 from scale_invariant_attention.model import GPTConfig
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", WITHOUT_MEMORY)
 def test_conversion_to_gpt_config_and_back(case, tmp_path):
     ours = tiny_config(case)
     ScaleInvariantGPTConfig.of(ours, eos_token_id=7).save_pretrained(tmp_path)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_models import KINDS, random_tokens
+from tiny_models import WITHOUT_MEMORY, random_tokens
 from transformers import DynamicCache, pipeline
 from transformers_gpt import left_padding, wrapped
 
@@ -20,7 +20,7 @@ def greedy(model, tokens, **options):
     return model.generate(tokens, max_new_tokens=NEW, do_sample=False, pad_token_id=0, **options)
 
 
-@pytest.mark.parametrize("case", KINDS)
+@pytest.mark.parametrize("case", WITHOUT_MEMORY)
 def test_greedy_search_equals_ours(case):
     model, tokens = wrapped(case), random_tokens(2, 7)
     assert torch.equal(greedy(model, tokens), model.gpt.generate(tokens, NEW))

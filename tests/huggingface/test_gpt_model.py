@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_models import ABSOLUTE, CASES, KINDS, TRAINED, assert_same, random_tokens
+from tiny_models import ABSOLUTE, TRAINED, WITHOUT_MEMORY, assert_same, random_tokens
 from torch import nn
 from transformers import AutoModelForCausalLM, DynamicCache
 from transformers_gpt import left_padding, wrapped
@@ -16,7 +16,7 @@ from scale_invariant_attention.model import GPT
 LENGTH = TRAINED + 8
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", WITHOUT_MEMORY)
 def test_logits_are_bit_identical_to_ours(case):
     model, tokens = wrapped(case, torch.float32), random_tokens(2, LENGTH)
     expected = model.gpt(tokens)
@@ -31,7 +31,7 @@ def test_logits_are_bit_identical_to_ours(case):
     assert torch.equal(model(tokens, logits_to_keep=3).logits, expected[:, -3:])
 
 
-@pytest.mark.parametrize("case", KINDS)
+@pytest.mark.parametrize("case", WITHOUT_MEMORY)
 def test_padding_on_either_side_changes_nothing(case):
     model, lengths = wrapped(case), (LENGTH, 5)
     left = left_padding(lengths, LENGTH)
@@ -42,7 +42,7 @@ def test_padding_on_either_side_changes_nothing(case):
             assert_same(logits[row, kept], model(tokens[row, kept][None]).logits[0])
 
 
-@pytest.mark.parametrize("case", KINDS)
+@pytest.mark.parametrize("case", WITHOUT_MEMORY)
 def test_later_tokens_never_change_earlier_outputs(case):
     model, tokens = wrapped(case), random_tokens(1, LENGTH)
     other = tokens.clone()
@@ -182,7 +182,7 @@ def test_a_new_model_is_initialised_like_ours():
             )
 
 
-@pytest.mark.parametrize("case", KINDS)
+@pytest.mark.parametrize("case", WITHOUT_MEMORY)
 def test_saving_and_loading_changes_nothing(case, tmp_path):
     model, tokens = wrapped(case, torch.float32), random_tokens(2, LENGTH)
     model.save_pretrained(tmp_path)

@@ -39,6 +39,18 @@ def test_soft_caps():
     assert without(some_tokens(1, 5)).logits.isfinite().all()
 
 
+def test_schemes_with_a_memory():
+    model = tiny()
+    before = model.config.to_dict()
+    with pytest.raises(NotImplementedError, match=r"'infini-rope' has a memory, .*sia train"):
+        huggingface.convert(model, "infini-rope", segment_length=8)
+    assert model.config.to_dict() == before
+    with pytest.raises(
+        ValueError, match=r"without a memory.*got 'infini-p-rope': use model.GPT itself"
+    ):
+        huggingface.ScaleInvariantGPTConfig(scheme_name="infini-p-rope", train_length=64)
+
+
 def test_encoders():
     config = BertConfig(**SMALL, intermediate_size=32)
     model = AutoModel.from_config(config, attn_implementation="scale_invariant").eval()

@@ -204,7 +204,9 @@ class Failing:
 
 
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("case", ["scale-invariant-p-rope", "yarn", "logn-p-rope"])
+@pytest.mark.parametrize(
+    "case", ["scale-invariant-p-rope", "yarn", "logn-p-rope", "infini-rope", "delta rule"]
+)
 def test_a_step_that_failed_can_be_repeated(case, masked, monkeypatch):
     model = tiny_model(case)
     failing = Failing(model.blocks[1].attention, monkeypatch)

@@ -138,8 +138,9 @@ def test_packed_documents_with_their_positions(case):
 
 
 @pytest.mark.parametrize("backend", WHOLE)
-def test_a_document_changes_no_bit_of_another(backend):
-    model = tiny_model("rope-ntk", torch.float32, backend=backend)
+@pytest.mark.parametrize("case", ["rope-ntk", "infini-rope", "delta rule"])
+def test_a_document_changes_no_bit_of_another(case, backend):
+    model = tiny_model(case, torch.float32, backend=backend)
     tokens = random_tokens(1, 20)
     documents = torch.tensor([0] * 6 + [1] * 14, dtype=torch.uint8)
     changed = tokens.clone()

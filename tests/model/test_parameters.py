@@ -63,7 +63,7 @@ def test_every_parameter_is_in_one_group(case, wrap):
     ("case", "count"),
     [
         *(("rope", 0), ("alibi", 0), ("logn-rope", 2), ("learned tau", 2), ("pattern", 1)),
-        *(("t5", 2), ("kerple-log", 4), ("ape", 8), ("fox", 4)),
+        *(("t5", 2), ("kerple-log", 4), ("ape", 8), ("fox", 4), ("infini-rope", 2)),
     ],
 )
 def test_learned_by_schemes(case, count):

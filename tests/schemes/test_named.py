@@ -10,6 +10,7 @@ from scale_invariant_attention.schemes import (
     NTK,
     T5,
     ALiBi,
+    CompressiveMemory,
     ForgetGate,
     Inkling,
     KerpleLog,
@@ -36,6 +37,10 @@ TAU_ALONE = {"tau", "highest_tau"}
 P_OPTIONS = {"base", "fraction", "rotating"}
 QUARTER, QUARTER_OPTIONS = TruncatedRoPE(1024.0, rotating=0.25), {"base", "rotating"}
 SPREAD = ScaleInvariant(1.0, 30.0)
+MEMORY, MEMORY_OPTIONS = (
+    CompressiveMemory(train_length=64),
+    {"segment_length", "rule", "train_length"},
+)
 
 # The paper's rows, ours, and the rivals', and the expected properties of each.
 EXPECTED = {
@@ -115,6 +120,8 @@ EXPECTED = {
         Scheme(P_ROPE, Inkling(64, alpha=0.1, n_floor=None)),
         P_OPTIONS | {"train_length", "alpha", "n_floor"},
     ),
+    "infini-rope": (Scheme(ROPE, memory=MEMORY), {"base"} | MEMORY_OPTIONS),
+    "infini-p-rope": (Scheme(P_ROPE, memory=MEMORY), P_OPTIONS | MEMORY_OPTIONS),
 }
 
 # A value for every option that is not its default.
@@ -143,6 +150,8 @@ OTHERS = {
     "alpha": 0.5,
     "n_floor": 99,
     "window": 5,
+    "segment_length": 7,
+    "rule": "delta",
 }
 
 
@@ -173,7 +182,7 @@ def test_every_option_reaches_a_slot_that_has_it(name, option):
     assert scheme != get(name)
     holders = [
         slot
-        for slot in (scheme, scheme.rotary, scheme.query_scale, scheme.distance)
+        for slot in (scheme, scheme.rotary, scheme.query_scale, scheme.distance, scheme.memory)
         if hasattr(slot, option)
     ]
     assert holders

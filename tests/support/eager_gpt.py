@@ -67,6 +67,7 @@ def eager_logits(
             )
             if qk_norm:
                 query, key = _norm(query), _norm(key)
+            plain_query, plain_key = query, key
             query, key = _turned(query, rotation), _turned(key, rotation)
             scores = query @ key.T / math.sqrt(head_dim)
             factor, gain, bias = _slots(
@@ -82,11 +83,56 @@ def eager_logits(
             )
             logits = gain * (factor[:, None] * scores) + bias + _forgotten(layer_weights, head, y)
             logits[hidden] = -math.inf
+            if scheme.startswith("infini"):
+                length = options.get("segment_length", (train_length or 0) // 2)
+                gate = float(layer_weights["attention.scheme.memory.gate"][head])
+                delta = options.get("rule") == "delta"
+                mixed.append(_infini(plain_query, plain_key, value, logits, length, gate, delta))
+                continue
             mixed.append(torch.softmax(logits, dim=-1) @ value)
         x = x + torch.cat(mixed, dim=1) @ layer_weights["attention.output.weight"].T
         inner = (_norm(x) @ layer_weights["mlp.up.weight"].T).clamp(min=0)
         x = x + (inner * inner) @ layer_weights["mlp.down.weight"].T
     return _norm(x) @ weights["head.weight"].T
+
+
+def _infini(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    logits: Tensor,
+    length: int,
+    gate: float,
+    delta: bool,
+) -> Tensor:
+    """Infini-attention of one head, token by token: equations 7 to 10 of its paper."""
+
+    def positive(x: Tensor) -> Tensor:
+        return torch.nn.functional.elu(x) + 1
+
+    size = value.shape[1]
+    memory = value.new_zeros(key.shape[1], size)
+    norm = value.new_zeros(key.shape[1])
+    share = 1 / (1 + math.exp(-gate))
+    rows = []
+    for start in range(0, len(query), length):
+        segment = range(start, min(start + length, len(query)))
+        for i in segment:
+            retrieved = value.new_zeros(size)
+            if start > 0:
+                retrieved = positive(query[i]) @ memory / (positive(query[i]) @ norm)
+            seen = [j for j in segment if logits[i, j] > -math.inf]
+            weights = torch.softmax(logits[i, seen], dim=0)
+            attended = weights @ value[seen]
+            rows.append(share * retrieved + (1 - share) * attended)
+        before, before_norm = memory.clone(), norm.clone()
+        for j in segment:
+            new = value[j]
+            if delta and start > 0:
+                new = new - positive(key[j]) @ before / (positive(key[j]) @ before_norm)
+            memory = memory + torch.outer(positive(key[j]), new)
+            norm = norm + positive(key[j])
+    return torch.stack(rows)
 
 
 def _layers(weights: dict[str, Tensor]) -> int:

@@ -16,6 +16,7 @@ TRAINED = 12
 # Scheme and options by case: all schemes, and the options that change a model's output.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in schemes.names()},
+    "delta rule": ("infini-p-rope", {"segment_length": 4, "rule": "delta"}),
     "learned tau": ("scale-invariant-p-rope", {"learn_tau": True}),
     "tau 0.5": ("scale-invariant-rope", {"tau": 0.5}),
     "fraction 0.75": ("p-rope", {"fraction": 0.75, "base": 100.0}),
@@ -43,7 +44,10 @@ KINDS = [
     *("nope", "rope", "yarn", "logn-p-rope", "logn of the context, ntk", "alibi", "ape"),
     *("scale-invariant-p-rope", "scale-invariant-spread", "learned tau"),
     *("window", "pattern", "pattern by context", "fox", "fox with a window"),
+    *("infini-p-rope", "delta rule"),
 ]
+# Those that attention alone computes.
+WITHOUT_MEMORY = [case for case in KINDS if CASES[case][0] not in ("infini-rope", "infini-p-rope")]
 # Cases whose output depends on the context length.
 BY_CONTEXT = [
     name

@@ -168,10 +168,16 @@ def gpt_scores(
     if arguments.get("cache") is not None:
         raise ValueError("cache must be None: scores are captured from whole texts")
 
+    layers = [module for module in model.modules() if isinstance(module, Attention)]
+    if any(layer.scheme.memory is not None for layer in layers):
+        raise ValueError(
+            "model must have a scheme without a memory: what a memory retrieves has no weight per key, "
+            "and the attention inside segments is only a part of its output"
+        )
+
     def look(module: Any, inputs: tuple[Any, ...]) -> None:
         visit(_layer_scores(module, *inputs))
 
-    layers = [module for module in model.modules() if isinstance(module, Attention)]
     hooks = [layer.register_forward_pre_hook(look) for layer in layers]
     try:
         model.hidden_states(tokens, **arguments)

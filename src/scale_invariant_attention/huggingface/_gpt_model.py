@@ -66,10 +66,16 @@ class ScaleInvariantGPTConfig(PreTrainedConfig):  # type: ignore[misc]
             )
         names = (field.name for field in fields(GPTConfig))
         try:
-            return GPTConfig(**{name: getattr(self, RENAMED.get(name, name)) for name in names})
+            config = GPTConfig(**{name: getattr(self, RENAMED.get(name, name)) for name in names})
         except (TypeError, ValueError) as error:
             error.add_note(f"The names in transformers are: {RENAMED}.")
             raise
+        if config.scheme.has_memory:
+            raise ValueError(
+                f"scheme_name must name a scheme without a memory, which caches of transformers cannot "
+                f"keep, got {self.scheme_name!r}: use model.GPT itself"
+            )
+        return config
 
     @classmethod
     def of(cls, config: GPTConfig, **others: Any) -> "ScaleInvariantGPTConfig":

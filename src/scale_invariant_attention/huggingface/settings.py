@@ -61,7 +61,13 @@ class Settings:
         """The scheme itself; `factor` and, with a rotary, `train_length` are no options of it."""
         known = schemes.options(self.scheme_name)
         options = {name: value for name, value in self.options.items() if name in known}
-        return schemes.get(self.scheme_name, **options)
+        scheme = schemes.get(self.scheme_name, **options)
+        if scheme.has_memory:
+            raise NotImplementedError(
+                f"scheme {self.scheme_name!r} has a memory, which models of transformers cannot keep: "
+                f"train our GPT with it, sia train --scheme {self.scheme_name}"
+            )
+        return scheme
 
     def converts(self, layer: int) -> bool:
         """Whether a layer has the scheme; otherwise it is as in the original model."""

@@ -1,6 +1,7 @@
 """KV cache: keys and values of the tokens so far, so that a generation step processes one token."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 from weakref import ref
 
@@ -8,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import DistanceAffine
+from ..schemes.memory import MemoryState
 
 if TYPE_CHECKING:
+    from ._segments import SegmentLayout
     from .gpt import GPT
 
 # Before any position.
@@ -39,12 +42,21 @@ class LayerCache(Protocol):
         """A layer's gain and bias for at least `span` distances, computed by `make`."""
 
 
+@dataclass(frozen=True, eq=False)
+class _CurrentSegment:
+    """A layer's memory, and the keys and values of its incomplete segment."""
+
+    state: MemoryState | None
+    keys: Tensor
+    values: Tensor
+
+
 class KeyValueCache:
     """Keys and values of all tokens so far, in memory that doubles when it is full.
 
-    Layers with a window keep those that a later token can see, and as many others at most.
-    ``GPT.new_cache`` creates one. It is valid for that model with its current weights, and for
-    inference only.
+    Layers with a window keep those that a later token can see, and as many others at most. Layers whose
+    scheme has a memory keep that memory, and the incomplete segment. ``GPT.new_cache`` creates one. It
+    is valid for that model with its current weights, and for inference only.
     """
 
     def __init__(self, model: "GPT", context_length: int | Tensor | None, room: int) -> None:
@@ -68,6 +80,9 @@ class KeyValueCache:
         self._token_mask = _GrowingTensor(dim=1, room=room)
         self._affines: list[DistanceAffine | None] = [None] * layers
         self._forgotten: dict[int, int] = {}
+        # By layer, and what follows them once the call has succeeded.
+        self._segments: dict[int, _CurrentSegment] = {}
+        self._next_segments: dict[int, _CurrentSegment] = {}
 
     def __repr__(self) -> str:
         return f"KeyValueCache(length={self.length}, context_length={self.context_length})"
@@ -79,10 +94,13 @@ class KeyValueCache:
                 "cache was created by another model, whose keys and values do not fit this one: "
                 "create it with new_cache() of the model that you call"
             )
-        memory = self._keys[0].memory
-        if self.length and memory is not None and memory.shape[0] != batch:
+        held = [
+            *(it.memory for it in self._keys if it.memory is not None),
+            *(it.keys for it in self._segments.values()),
+        ]
+        if self.length and held and held[0].shape[0] != batch:
             raise ValueError(
-                f"tokens must have the {memory.shape[0]} rows of the cache, got {batch}: "
+                f"tokens must have the {held[0].shape[0]} rows of the cache, got {batch}: "
                 "create a cache for every batch with new_cache()"
             )
         if self.length == 0 and self._settles_context:
@@ -138,16 +156,10 @@ class KeyValueCache:
         """Add ``[B, H, new, D]`` and biases of the keys ``[B, H, new]``, if there are any, to a layer.
 
         Returns its keys, values and biases that are not forgotten. They count once all layers have them
-        and `length` is increased, so a failed step can be repeated.
+        and `advance` is called, so a failed step can be repeated.
         """
-        if key.requires_grad:
-            raise RuntimeError("a cache keeps no gradients: call the model under torch.no_grad()")
         memory = self._keys[layer].memory
-        if self.length and memory is not None and memory.dtype != key.dtype:
-            raise TypeError(
-                f"the cache holds keys in {memory.dtype}, but the new ones are in {key.dtype}: do not "
-                "change dtype or autocast while using a cache, or create a new one"
-            )
+        self._check(key, memory if self.length else None)
         start, first = self.length, self.forgotten(layer)
         keys = self._keys[layer].write(key, start, first)
         values = self._values[layer].write(value, start, first)
@@ -160,6 +172,42 @@ class KeyValueCache:
     def last_bias(self, layer: int) -> Tensor | None:
         """The bias ``[B, H, 1]`` of the last key so far; None if there is none."""
         return self._biases[layer].read(self.length, self.length - 1) if self.length else None
+
+    def memory(self, layer: int) -> MemoryState | None:
+        """The memory of a layer, None before the first token."""
+        return self._segments[layer].state if layer in self._segments else None
+
+    def append_segment(
+        self,
+        layer: int,
+        key: Tensor,
+        value: Tensor,
+        segments: "SegmentLayout",
+        state: MemoryState | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Add ``[B, H, new, D]`` and the memory after them; return the keys and values to attend to."""
+        held = self._segments.get(layer)
+        self._check(key, None if held is None else held.keys)
+        if held is not None:
+            key, value = torch.cat([held.keys, key], 2), torch.cat([held.values, value], 2)
+        kept = (segments.keep(it) for it in (key, value))
+        self._next_segments[layer] = _CurrentSegment(state, *kept)
+        return key, value
+
+    def advance(self, tokens: int) -> None:
+        """Count the tokens of a call, which all layers now have."""
+        self.length += tokens
+        self._segments, self._next_segments = self._next_segments, {}
+
+    def _check(self, key: Tensor, held: Tensor | None) -> None:
+        """Refuse keys with gradients, or of another dtype than those held."""
+        if key.requires_grad:
+            raise RuntimeError("a cache keeps no gradients: call the model under torch.no_grad()")
+        if held is not None and held.dtype != key.dtype:
+            raise TypeError(
+                f"the cache holds keys in {held.dtype}, but the new ones are in {key.dtype}: do not "
+                "change dtype or autocast while using a cache, or create a new one"
+            )
 
     @property
     def keeps_positions(self) -> bool:

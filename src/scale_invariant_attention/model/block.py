@@ -3,7 +3,8 @@
 Shapes: B batch, L tokens, N keys, W width, H heads, D head_dim.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch.nn.functional as F
@@ -13,7 +14,8 @@ from ..attention import DistanceAffine
 from ..attention.api import attend
 from ..schemes import Scheme, SchemeLayer
 from ..schemes.rotary import Rotation
-from ._cache import LayerCache
+from ._cache import KeyValueCache, LayerCache
+from ._segments import SegmentLayout
 from .config import GPTConfig
 from .context_parallel import SharedRows
 from .inputs import TokenLayout
@@ -28,6 +30,7 @@ class ForwardPass:
     cache: LayerCache | None
     backend: str
     shared: SharedRows | None = None
+    segments: Mapping[int, SegmentLayout] = field(default_factory=dict)  # by their length
 
 
 class Block(nn.Module):
@@ -61,17 +64,41 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, call: ForwardPass) -> Tensor:
         """``[B, L, W]`` to the same."""
-        query, key = self.queries_and_keys(x)
+        plain = query, key = self.queries_and_keys(x)
         value = self._split(self.value(x))
         if call.rotate is not None:
             query, key = call.rotate(query), call.rotate(key)
         query = self.scheme.scale_queries(query, call.layout.tokens)
-        key_bias = self.key_bias(x, call)
-        if call.cache is not None:
-            key, value, key_bias = call.cache.append(self.layer, key, value, key_bias)
-        out = self.attend(query, key, value, call, key_bias)
+        if self.scheme.memory is not None:
+            out = self._attend_and_retrieve(plain, query, key, value, call)
+        else:
+            key_bias = self.key_bias(x, call)
+            if call.cache is not None:
+                key, value, key_bias = call.cache.append(self.layer, key, value, key_bias)
+            out = self.attend(query, key, value, call, key_bias)
         mixed: Tensor = self.output(out.transpose(1, 2).flatten(2))
         return mixed
+
+    def _attend_and_retrieve(
+        self,
+        plain: tuple[Tensor, Tensor],
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        call: ForwardPass,
+    ) -> Tensor:
+        """Attention inside segments, mixed with what `plain` queries retrieve of those before."""
+        memory, cache = self.scheme.memory, call.cache
+        assert memory is not None
+        assert cache is None or isinstance(cache, KeyValueCache)
+        segments = call.segments[memory.segment_length]
+        state = None if cache is None else cache.memory(self.layer)
+        retrieved, state = memory(*plain, value, segments.memory, state)
+        if cache is not None:
+            key, value = cache.append_segment(self.layer, key, value, segments, state)
+        attended = self.attend(*segments.fold(query, key, value), call)
+        out: Tensor = memory.mix(retrieved, segments.unfold(attended, query.shape[2]))
+        return out
 
     def queries_and_keys(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Queries and keys ``[B, H, L, D]``, before the scheme changes them."""
@@ -87,7 +114,7 @@ class Attention(nn.Module):
         key_bias: Tensor | None = None,
     ) -> Tensor:
         """``[B, H, L, D]``, ``[B, H, N, D]`` and ``[B, H, N, D]`` to ``[B, H, L, D]``."""
-        visibility, affine = call.layout.visibility, self.affine(call, query)
+        visibility, affine = self.layout(call).visibility, self.affine(call, query)
         op = attend if call.shared is None else call.shared.attend
         given = {} if key_bias is None else {"key_bias": key_bias}
         out: Tensor = self.scheme.attend(
@@ -102,12 +129,19 @@ class Attention(nn.Module):
             earlier = call.cache.last_bias(self.layer)
         return self.scheme.key_biases(x, call.layout.visibility, earlier)
 
+    def layout(self, call: ForwardPass) -> TokenLayout:
+        """The tokens of a call as attention of this layer sees them."""
+        memory = self.scheme.memory
+        return call.layout if memory is None else call.segments[memory.segment_length].attention
+
     def affine(self, call: ForwardPass, query: Tensor) -> DistanceAffine:
         """Gain and bias for all distances of a call, for queries of this dtype and device."""
-        if call.cache is None:
-            return self.scheme.affine(call.layout.span, query)
+        span = self.layout(call).span
+        # A cache would keep the tables of the longest call, though segments are short.
+        if call.cache is None or self.scheme.memory is not None:
+            return self.scheme.affine(span, query)
         make = partial(self.scheme.affine, query=query)
-        return call.cache.affine(self.layer, call.layout.span, make)
+        return call.cache.affine(self.layer, span, make)
 
     def _split(self, x: Tensor) -> Tensor:
         """``[B, L, W]`` to ``[B, H, L, D]``."""

@@ -21,6 +21,7 @@ from ..schemes import ModelScheme, SchemeLayer, rotation
 from . import storage
 from ._cache import KeyValueCache, LayerCache
 from ._generation import Sampler, generate_tokens
+from ._segments import SegmentLayout, segment_layouts
 from .block import Attention, Block, ForwardPass, rms
 from .config import GPTConfig
 from .context_parallel import ContextParallel, SharedRows
@@ -78,6 +79,8 @@ class GPT(nn.Module):
         self.embedding = nn.Embedding(config.vocab_size, config.width)
         self.blocks = nn.ModuleList(Block(config, each, i) for i, each in enumerate(layer_schemes))
         self.head = nn.Linear(config.width, config.vocab_size, bias=False)
+        memories = (attention.scheme.memory for attention in self._attention_layers())
+        self._segment_lengths = {it.segment_length for it in memories if it is not None}
         self.initialise()
 
     @torch.no_grad()
@@ -161,6 +164,11 @@ class GPT(nn.Module):
                 "context_parallel must be None for schemes with a key_bias, such as 'fox', whose sums "
                 f"run over whole rows, got {context_parallel}: leave it out, or use another scheme"
             )
+        if context_parallel is not None and self._segment_lengths:
+            raise NotImplementedError(
+                "context_parallel must be None for schemes with a memory, such as 'infini-rope', which "
+                f"segments pass on, got {context_parallel}: leave it out, or use another scheme"
+            )
         shared = None if context_parallel is None else context_parallel.rows(tokens.shape[1])
         if cache is None:
             layout = token_layout(tokens, *described)
@@ -172,7 +180,7 @@ class GPT(nn.Module):
             layout = cached_layout(tokens, positions, token_mask, cache)
         out = self.transformed(self.embedding(tokens.long()), layout, cache, shared)
         if cache is not None:
-            cache.length += tokens.shape[1]
+            cache.advance(tokens.shape[1])
         return out
 
     def transformed(
@@ -184,10 +192,11 @@ class GPT(nn.Module):
     ) -> Tensor:
         """Embeddings ``[B, L, W]`` through all blocks, without any checks."""
         x = rms(embedded)
+        segments = segment_layouts(self._segment_lengths, layout, cache)
         calls: dict[int, ForwardPass] = {}
         for block, like in zip(self.blocks, self._layers_like, strict=True):
             if like not in calls:
-                calls[like] = self._forward_pass(like, layout, x.dtype, cache, shared)
+                calls[like] = self._forward_pass(like, layout, x.dtype, cache, shared, segments)
             if self.checkpoint_activations and torch.is_grad_enabled():
                 x = checkpoint(block, x, calls[like], use_reentrant=False)
             else:
@@ -201,6 +210,7 @@ class GPT(nn.Module):
         dtype: torch.dtype,
         cache: LayerCache | None,
         shared: SharedRows | None,
+        segments: Mapping[int, SegmentLayout],
     ) -> ForwardPass:
         """What a layer shares with all that have an equal scheme."""
         scheme, rotate = self.scheme.of_layer(layer), None
@@ -211,7 +221,7 @@ class GPT(nn.Module):
         if scheme.window is not None:
             forgotten = 0 if cache is None else cache.forgotten(layer)
             layout = layout.within(scheme.window, forgotten)
-        return ForwardPass(layout, rotate, cache, self.backend, shared)
+        return ForwardPass(layout, rotate, cache, self.backend, shared, segments)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits ``[..., V]`` of hidden states, float32 or wider."""

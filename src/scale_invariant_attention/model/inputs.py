@@ -169,12 +169,12 @@ def token_layout(
     # The op counts positions by itself, in each document of a row too.
     needs_positions = not counted or token_mask is not None
     visibility = Visibility(
-        key_positions=_from_first(positions, first, token_mask) if needs_positions else None,
+        key_positions=from_first(positions, first, token_mask) if needs_positions else None,
         key_mask=token_mask,
         key_documents=runs,
     )
     context = lengths if context_length is None else _per_row(context_length)
-    span = length if counted else _longest(lengths)
+    span = length if counted else longest(lengths)
     return TokenLayout(TokenPositions(positions, context), visibility, span)
 
 
@@ -202,12 +202,12 @@ def cached_layout(
     key_positions, key_mask = cache.positions_and_mask(end)
     first, lengths = document_extents(key_positions, None, key_mask)
     visibility = Visibility(
-        query_positions=_from_first(positions, first, token_mask),
-        key_positions=_from_first(key_positions, first, key_mask),
+        query_positions=from_first(positions, first, token_mask),
+        key_positions=from_first(key_positions, first, key_mask),
         key_mask=key_mask,
     )
     context = _per_row(cache.context_for(lengths.squeeze(1)))
-    return TokenLayout(TokenPositions(positions, context), visibility, _longest(lengths))
+    return TokenLayout(TokenPositions(positions, context), visibility, longest(lengths))
 
 
 def _following(token_mask: Tensor, earlier: Tensor, earlier_mask: Tensor) -> Tensor:
@@ -287,7 +287,7 @@ def document_extents(
     return first, (last - first + 1).clamp(min=1)
 
 
-def _from_first(positions: Tensor, first: Tensor, token_mask: Tensor | None) -> Tensor:
+def from_first(positions: Tensor, first: Tensor, token_mask: Tensor | None) -> Tensor:
     """Positions ``[B, N]`` relative to the first of their document, padding at 0.
 
     Attention depends only on distances, and its tables are as long as the largest position.
@@ -301,5 +301,6 @@ def _per_row(lengths: int | Tensor) -> int | Tensor:
     return lengths.unsqueeze(-1) if isinstance(lengths, Tensor) else lengths
 
 
-def _longest(lengths: Tensor) -> int:
+def longest(lengths: Tensor) -> int:
+    """The largest of some lengths; 1 if there are none."""
     return int(lengths.amax()) if lengths.numel() else 1

@@ -3,7 +3,7 @@
 >>> from scale_invariant_attention import schemes
 >>> schemes.get("logn-rope", train_length=4096)
 Scheme(rotary=RoPE(base=10000.0), query_scale=LogN(train_length=4096, counts='query'),
-    distance=Unchanged(), window=None, key_bias=None)
+    distance=Unchanged())
 """
 
 from ..theory.schedules import alibi_slopes
@@ -13,6 +13,7 @@ from .biases import APE, NAPE, T5, KerpleLog, KerplePower, Sandwich
 from .distance import ALiBi, Distance, ScaleInvariant, Unchanged
 from .key_bias import ForgetGate, KeyBias
 from .layer import SchemeLayer
+from .memory import CompressiveMemory
 from .named import (
     entry,
     get,
@@ -33,6 +34,7 @@ __all__ = [
     "NTK",
     "T5",
     "ALiBi",
+    "CompressiveMemory",
     "Distance",
     "ForgetGate",
     "Inkling",

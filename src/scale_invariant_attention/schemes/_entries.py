@@ -18,6 +18,7 @@ ORANGE = ("#d55e00", "#ff9550")
 GREEN = ("#009e73", "#38c9a0")
 BLUE = ("#0072b2", "#62b6ff")
 OLIVE = ("#777711", "#cfcf5f")
+WINE = ("#882255", "#e08cb4")
 
 PRESS = "Press et al., 2021, arXiv:2108.12409"
 SCALE_INVARIANT = "Anson et al., 2025, arXiv:2505.17083"

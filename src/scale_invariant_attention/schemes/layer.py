@@ -19,7 +19,7 @@ from .scheme import Scheme
 
 
 class SchemeLayer(nn.Module):
-    """Query scale, distance and key bias of a scheme for one layer with `heads` heads.
+    """Query scale, distance, key bias and memory of a scheme for one layer with `heads` heads.
 
     `width` is that of the layer's input, which a key bias is computed from. Rotary has no parameters and
     is the same in all layers: see `rotation`.
@@ -45,6 +45,7 @@ class SchemeLayer(nn.Module):
         self.key_bias: nn.Module | None = None
         if scheme.key_bias is not None and width is not None:
             self.key_bias = scheme.key_bias.build(heads, width)
+        self.memory = None if scheme.memory is None else scheme.memory.build(heads)
 
     @torch.no_grad()
     def reset_parameters(self, names: Iterable[str] | None = None) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..arguments import did_you_mean
 from ._entries import COMMA, NamedScheme
+from ._infini import INFINI
 from ._our_schemes import CONTROLS, SPREAD
 from ._paper_schemes import PAPER_SCHEMES
 from ._patterns import NamedPattern
@@ -16,6 +17,7 @@ from .scheme import ModelScheme
 __all__ = [
     "BUILT_IN",
     "CONTROLS",
+    "INFINI",
     "PAPER_SCHEMES",
     "RIVALS",
     "SPREAD",
@@ -29,7 +31,7 @@ __all__ = [
     "unregister",
 ]
 
-BUILT_IN = (*PAPER_SCHEMES, SPREAD, *CONTROLS, *RIVALS)
+BUILT_IN = (*PAPER_SCHEMES, SPREAD, *CONTROLS, *RIVALS, *INFINI)
 
 # The one registry; only `register` and `unregister` change it.
 _REGISTRY = {row.name: row for row in BUILT_IN}
@@ -39,7 +41,7 @@ def names() -> tuple[str, ...]:
     """The names of all schemes.
 
     >>> names()[0], len(names())
-    ('rope', 34)
+    ('rope', 36)
     """
     return tuple(_REGISTRY)
 
@@ -89,7 +91,7 @@ def get(name: str, **options: Any) -> ModelScheme:
     >>> get("scale-invariant-p-rope", tau=1.0)
     Scheme(rotary=TruncatedRoPE(base=1024.0, rotating=0.5), query_scale=None,
         distance=ScaleInvariant(tau=1.0, highest_tau=None, learn_tau=False, without=None,
-            sigma=1.0, mu=0.0, learn_sigma=False), window=None, key_bias=None)
+            sigma=1.0, mu=0.0, learn_sigma=False))
     >>> get("rope,rope,nope", **{"rope.window": 64}).of_layer(1)
     Scheme(rotary=RoPE(base=10000.0), query_scale=None, distance=Unchanged(), window=64,
         key_bias=None)
@@ -119,8 +121,7 @@ def register(scheme: NamedScheme) -> None:
     >>> from scale_invariant_attention.schemes import ALiBi, RoPE, Scheme
     >>> register(NamedScheme("alibi-rope", lambda base=1e4: Scheme(RoPE(base), distance=ALiBi())))
     >>> get("alibi-rope", base=500.0)
-    Scheme(rotary=RoPE(base=500.0), query_scale=None, distance=ALiBi(), window=None,
-        key_bias=None)
+    Scheme(rotary=RoPE(base=500.0), query_scale=None, distance=ALiBi())
     >>> unregister("alibi-rope")
     """
     if COMMA in scheme.name:

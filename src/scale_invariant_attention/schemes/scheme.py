@@ -9,29 +9,33 @@ window        the number of nearest tokens that a query sees
 logit(i, j) = gain(t) * query_scale(i) * rotate(q_i) . rotate(k_j) / sqrt(head_dim)
               + bias(t) + key_bias(j)
 
-The layers of a model have one scheme, or a pattern of schemes that repeats.
+A scheme with a `memory` attends inside segments, and retrieves from the memory of those before. The
+layers of a model have one scheme, or a pattern of schemes that repeats.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from ..arguments import integer
 from .distance import Distance, ScaleInvariant, Unchanged
 from .key_bias import KeyBias
+from .memory import CompressiveMemory
 from .query_scale import LogN, QueryScale, SqrtLogN
 from .rotary import Rotary
 
+USUAL = ("rotary", "query_scale", "distance")
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Scheme:
-    """The four slots of a scheme, of which all but distance may be None, and its window.
+    """The slots of a scheme: all but the distance may be None.
 
     `window` hides keys at this distance and beyond, so a query sees the nearest `window` tokens, itself
     included; None hides none.
 
     >>> from scale_invariant_attention.schemes import ALiBi, RoPE
     >>> Scheme(rotary=RoPE(base=500_000.0), distance=ALiBi())
-    Scheme(rotary=RoPE(base=500000.0), query_scale=None, distance=ALiBi(), window=None, key_bias=None)
+    Scheme(rotary=RoPE(base=500000.0), query_scale=None, distance=ALiBi())
     """
 
     rotary: Rotary | None = None
@@ -39,6 +43,13 @@ class Scheme:
     distance: Distance = field(default_factory=Unchanged)
     window: int | None = None
     key_bias: KeyBias | None = None
+    memory: CompressiveMemory | None = None
+
+    def __repr__(self) -> str:
+        """The three slots that every scheme has, and those of the others that are filled."""
+        values = {it.name: getattr(self, it.name) for it in fields(self)}
+        shown = [name for name, value in values.items() if name in USUAL or value is not None]
+        return f"Scheme({', '.join(f'{name}={values[name]!r}' for name in shown)})"
 
     def __post_init__(self) -> None:
         if self.rotary is not None:
@@ -48,6 +59,15 @@ class Scheme:
         _check_slot("distance", self.distance, ("build",), "ScaleInvariant()")
         if self.key_bias is not None:
             _check_slot("key_bias", self.key_bias, ("build",), "ForgetGate()")
+        if self.memory is not None:
+            needed = ("build", "segment_length")
+            _check_slot("memory", self.memory, needed, "CompressiveMemory(segment_length=2048)")
+            for name in ("window", "key_bias"):
+                if getattr(self, name) is not None:
+                    raise ValueError(
+                        f"{name} must be None with a memory, whose attention stays inside segments, "
+                        f"got {getattr(self, name)}"
+                    )
         by_length = isinstance(self.query_scale, LogN | SqrtLogN)
         if by_length and isinstance(self.distance, ScaleInvariant):
             raise ValueError(
@@ -57,7 +77,7 @@ class Scheme:
             )
         if self.window is not None:
             object.__setattr__(self, "window", integer("window", self.window, at_least=1))
-        _common_train_length("rotary and query_scale", self._slots)
+        _common_train_length("all slots", self._slots)
 
     @property
     def pattern(self) -> tuple["Scheme", ...]:
@@ -71,11 +91,16 @@ class Scheme:
     @property
     def train_length(self) -> int | None:
         """The training length of the slots; None if it is not set, or no slot depends on it."""
-        return _common_train_length("rotary and query_scale", self._slots)
+        return _common_train_length("all slots", self._slots)
 
     @property
     def _slots(self) -> tuple[object, ...]:
-        return (self.rotary, self.query_scale)
+        return (self.rotary, self.query_scale, self.memory)
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether attention stays inside segments, with a memory of those before."""
+        return self.memory is not None
 
     @property
     def depends_on_context(self) -> bool:
@@ -98,7 +123,7 @@ class Scheme:
         >>> [name for name in schemes.names() if not schemes.get(name).changes_logits]
         ['rope', 'p-rope', 'nope', 'rope-ntk']
         """
-        additions = (self.query_scale, self.window, self.key_bias)
+        additions = (self.query_scale, self.window, self.key_bias, self.memory)
         return any(it is not None for it in additions) or not isinstance(self.distance, Unchanged)
 
 
@@ -132,6 +157,11 @@ class LayeredScheme:
     def train_length(self) -> int | None:
         """The training length of the schemes; None if it is not set, or none depends on it."""
         return _common_train_length("the schemes of pattern", self.pattern)
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether any of the schemes has a memory."""
+        return any(scheme.has_memory for scheme in self.pattern)
 
     @property
     def depends_on_context(self) -> bool:

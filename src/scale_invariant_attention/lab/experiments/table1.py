@@ -209,6 +209,12 @@ def attention_trials(
     ('attention-yarn-seed-0', 'rope-seed-0')
     """
     models = loss_trials(scale, names or ATTENTION_SCHEMES, seeds, changes)
+    for name in names:
+        if schemes.get(name).has_memory:
+            raise ValueError(
+                f"schemes must be such as have no memory, whose retrievals have no weight per key, got "
+                f"{name!r}"
+            )
     measured = ATTENTION[scale].changed(evaluation)
     return [
         TrainingTrial(f"attention-{it.name}", it.config, measured, trained_as=it.training)
