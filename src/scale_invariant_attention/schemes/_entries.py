@@ -102,7 +102,7 @@ class Slots:
     """Builds a scheme from the classes that fill its slots, whose options are the scheme's.
 
     An option that two slots have, such as `train_length`, is one option of the scheme. Every scheme
-    takes a `window`.
+    takes a `window`, but those with a memory, which have segments.
     """
 
     def __init__(self, **slots: Callable[..., Any]) -> None:
@@ -110,7 +110,9 @@ class Slots:
         self.slots = slots
         merged = {name: each for options in self.options.values() for name, each in options.items()}
         keywords = (each.replace(kind=WINDOW.kind) for each in merged.values())
-        self.__signature__ = inspect.Signature([*keywords, WINDOW])
+        self.__signature__ = inspect.Signature(
+            [*keywords, *([] if "memory" in slots else [WINDOW])]
+        )
 
     def __call__(self, **options: Any) -> Scheme:
         given = self.__signature__.bind(**options).arguments

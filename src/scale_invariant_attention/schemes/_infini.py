@@ -5,7 +5,7 @@ from .memory import CompressiveMemory
 from .rotary import RoPE
 
 INFINI_ATTENTION = "Munkhdalai et al., 2024, arXiv:2404.07143"
-MEMORY = "inside segments; plus sigmoid(g) of the memory's value, (elu(q) + 1) M / ((elu(q) + 1) z), g learned"
+MEMORY = "inside segments, mixed with what s(q) = elu(q) + 1 retrieves from before: s(q) M / s(q) z"
 
 INFINI = (
     NamedScheme(
@@ -14,7 +14,7 @@ INFINI = (
         "Infini-RoPE",
         "RoPE inside segments; of the segments before, a memory of fixed size.",
         INFINI_ATTENTION,
-        LineStyle(*WINE, "-", "d"),
+        LineStyle(*WINE, "-", "$m$"),
         formula=f"RoPE {MEMORY}",
     ),
     NamedScheme(
@@ -23,7 +23,7 @@ INFINI = (
         "Infini-p-RoPE",
         "p-RoPE inside segments; of the segments before, a memory of fixed size.",
         INFINI_ATTENTION,
-        LineStyle(*WINE, "--", "H"),
+        LineStyle(*WINE, "--", "$w$"),
         formula=f"p-RoPE {MEMORY}",
     ),
 )
