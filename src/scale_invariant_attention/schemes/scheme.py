@@ -82,7 +82,7 @@ class Scheme:
 
         >>> from scale_invariant_attention import schemes
         >>> [name for name in schemes.names() if not schemes.get(name).changes_logits]
-        ['rope', 'p-rope', 'nope', 'rope-ntk']
+        ['rope', 'p-rope', 'nope', 'rope-ntk', 'infini-rope', 'infini-p-rope']
         """
         return self.query_scale is not None or not isinstance(self.distance, Unchanged)
 
