@@ -55,6 +55,12 @@ MEASURES = {
 # Shares of the pairs of dimensions that rotate.
 SHARES = {0.5: "half", 0.25: "a quarter", 0.125: "an eighth"}
 TRAINED_LENGTHS = (256, 1024, 4096)
+INFINI_SCHEMES = ("infini-rope", "infini-p-rope")
+# Half the training length first.
+SEGMENT_LENGTHS = {
+    **{"mini": (128, 64, 32), "mini-500": (128, 64, 32), "small": (256, 128, 64)},
+    "paper": (2048,),
+}
 LENGTH_SCHEMES = ("alibi", "scale-invariant-p-rope", "scale-invariant-spread")
 
 
@@ -92,7 +98,7 @@ class Experiment:
     folder: str = "mini"
     """Folder of trainings and records, inside runs and results, where there are no scales."""
     row: Sequence[str] = ("scheme",)
-    """The attributes of a configuration that name its row, where schemes are compared."""
+    """What of a configuration names its row, where schemes are compared: fields, or "segments"."""
     shown: str = "losses_by_length"
     """The method of a record that returns the values of its row."""
 
@@ -159,7 +165,7 @@ class Experiment:
             return number(record.config.scheme_options[self.name])
         if self.compares == "candidates" and "label" not in self.row:
             return _spread_of(record)
-        return ", ".join(_shown(name, getattr(record.config, name)) for name in self.row)
+        return ", ".join(_shown(name, record.config) for name in self.row)
 
     def values(self, record: "Record[Any]") -> Mapping[int, float]:
         """The values of a record by length, as the table shows them."""
@@ -175,10 +181,13 @@ def number(value: float) -> str:
     return repr(float(value)).removesuffix(".0")
 
 
-def _shown(name: str, value: Any) -> str:
-    """An attribute of a configuration in a label: a scheme has its title."""
+def _shown(name: str, config: Any) -> str:
+    """A part of a configuration in a label: of a scheme its title, of its memory the segments."""
     from ... import schemes
 
+    if name == "segments":
+        return f"segments of {config.model_config().scheme.memory.tokens_per_segment:,}"
+    value = getattr(config, name)
     return schemes.entry(value).title if name == "scheme" else str(value)
 
 
@@ -261,6 +270,16 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             size="examples",
             starts_from_training=True,
             shown="needles_by_length",
+        ),
+        Experiment(
+            "table3",
+            "Table 3: loss of Infini-attention at 1, 4 and 16 times the training length, by the length "
+            "of its segments.\n\n"
+            "The trainings with segments of half the training length are those of table1. Resumes as "
+            "table1 does.",
+            "table3.segment_trials",
+            default=", ".join(INFINI_SCHEMES),
+            row=("scheme", "segments"),
         ),
         Experiment(
             "table4",

@@ -56,6 +56,15 @@ NEEDLE_CLAIMS = (
     Claim("Ours finds most at 16 times it", (BEST_RIVAL, 2), (OURS, 2)),
 )
 
+INFINI_CLAIMS = (
+    Claim("Infini-RoPE pays at the training length", ("rope", 0), ("infini-rope", 0)),
+    Claim("Infini-attention helps RoPE at 16 times it", ("infini-rope", 2), ("rope", 2)),
+    Claim("Infini-RoPE gets a little worse with length", ("infini-rope", 0), ("infini-rope", 2)),
+    Claim("Ours is lower than Infini-RoPE at the training length", (OURS, 0), ("infini-rope", 0)),
+    Claim("Ours is lower than Infini-RoPE at 16 times it", (OURS, 2), ("infini-rope", 2)),
+    Claim("Ours is lower than Infini-p-RoPE at 16 times it", (OURS, 2), ("infini-p-rope", 2)),
+)
+
 CONVERSION_CLAIMS = (
     Claim("RoPE breaks beyond the training length", ("rope", 0), ("rope", 2)),
     Claim("NTK helps RoPE at 4 times the length", ("rope-ntk", 1), ("rope", 1)),

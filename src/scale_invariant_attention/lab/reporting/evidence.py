@@ -78,6 +78,7 @@ class Evidence:
     spread: Records = ()
     spread_needles: Records = ()
     attention: Records = ()
+    infini: Records = ()
     recall: Records = ()
     extensions: Extensions = field(default_factory=Extensions)
 
@@ -114,6 +115,7 @@ class Evidence:
             spread=recorded("spread"),
             spread_needles=recorded("spread-needles"),
             attention=recorded("attention"),
+            infini=recorded("table3"),
             recall=recorded("recall"),
             extensions=Extensions(*converted),
         )
@@ -125,5 +127,5 @@ class Evidence:
         sizes = [it for size in (self.mini, self.small) for it in (*size.losses, *size.needles)]
         short = [*self.short.losses, *self.short.needles, *swept]
         chosen = [*self.lengths, *self.spread, *self.spread_needles]
-        several = [*sizes, *chosen, *self.recall, *short]
+        several = [*sizes, *chosen, *self.infini, *self.recall, *short]
         return [record for index, record in enumerate(several) if record not in several[:index]]

@@ -25,6 +25,7 @@ from ..tables import length_table, markdown
 from . import _summary, paper
 from ._claims import CONVERSION_CLAIMS, NEEDLE_CLAIMS, STUDENT, judged
 from ._extension import extension_section, extension_summary
+from ._infini import infini_section
 from ._summary import RECOMMENDED
 from .attention_figures import heads_figure
 from .drawing import as_png, title_of
@@ -91,6 +92,7 @@ def page_and_figures(
         position_title=position_title,
         choice=_choice(evidence.spread, evidence.spread_needles),
         table2=needle_section(mini.needles),
+        table3=infini_section(evidence.infini, rows),
         small=_small(evidence.small),
         lengths=_trained_lengths(evidence.lengths),
         heads=heads,
