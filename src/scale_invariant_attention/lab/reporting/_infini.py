@@ -33,7 +33,7 @@ def infini_section(records: Sequence[TrainingRecord], others: Mapping[str, SeedR
 
 def _key(record: TrainingRecord) -> str:
     """The scheme, whose figures in the paper stand beside segments of half the training length."""
-    memory = record.config.model_config().scheme.memory
+    memory = record.config.model_config().scheme.of_layer(0).memory
     assert memory is not None
     if 2 * memory.tokens_per_segment == record.config.length:
         return record.scheme
