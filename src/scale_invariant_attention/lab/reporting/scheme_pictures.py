@@ -58,7 +58,7 @@ def head_logits(scheme: Scheme) -> list[HeadLogits]:
     # Some schemes start at random.
     with torch.random.fork_rng(devices=()), torch.no_grad():
         torch.manual_seed(0)
-        layer = SchemeLayer(scheme, HEADS)
+        layer = SchemeLayer(scheme, HEADS, HEADS * HEAD_DIM)
         gain, bias = layer.distance(torch.tensor(distances, dtype=torch.float64))
         deviation = gain * _query_scale(layer)
     every = torch.zeros(HEADS, len(distances), dtype=torch.float64)
