@@ -211,8 +211,7 @@ def attention_trials(
     for name in names:
         if schemes.get(name).memory is not None:
             raise ValueError(
-                f"schemes must be such as have no memory, whose retrievals have no weight per key, got "
-                f"{name!r}"
+                f"schemes must have no memory, as what it retrieves has no weight per key; got {name!r}"
             )
     measured = ATTENTION[scale].changed(evaluation)
     return [
