@@ -54,5 +54,5 @@ def test_a_model_is_trained_and_recorded_and_labelled_by_its_segments(tmp_path):
 
 
 def test_attention_that_a_memory_is_part_of_is_not_measured():
-    with pytest.raises(ValueError, match=r"schemes must be such as have no memory.*'infini-rope'"):
+    with pytest.raises(ValueError, match=r"schemes must have no memory.*'infini-rope'"):
         attention_trials("mini", ("infini-rope",))

@@ -212,8 +212,7 @@ def attention_trials(
     for name in names:
         if schemes.get(name).has_memory:
             raise ValueError(
-                f"schemes must be such as have no memory, whose retrievals have no weight per key, got "
-                f"{name!r}"
+                f"schemes must have no memory, as what it retrieves has no weight per key; got {name!r}"
             )
     measured = ATTENTION[scale].changed(evaluation)
     return [
