@@ -77,7 +77,7 @@ def train(folder, seed, *, killed_at=None, scheme="logn-rope"):
     return model.state_dict()
 
 
-@pytest.mark.parametrize("scheme", ["scale-invariant-p-rope", "logn-rope"])
+@pytest.mark.parametrize("scheme", ["scale-invariant-p-rope", "logn-rope", "fox"])
 @pytest.mark.parametrize("kills", [(1,), (2,), (5,), (3, 4, 7, 8)])
 def test_a_killed_training_ends_as_one_that_was_not(tmp_path, kills, scheme):
     expected = train(tmp_path / "whole", 1, scheme=scheme)

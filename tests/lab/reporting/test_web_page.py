@@ -253,11 +253,7 @@ def test_the_policy_allows_the_embedded_parts_and_nothing_else(page):
 def test_many_runs_make_a_page_that_can_be_sent(results, page):
     text = render_page(read_entries([results]), title="A title")
     assert len(text) < 500_000
-<<<<<<< HEAD
     count = len(schemes.names())
-=======
-    count = len(TITLES)
->>>>>>> 58b7012bfe421cc889ed2cf4aae0f6b8d8cd8dcd
     assert f"{count * 3 + 2} runs of {count} schemes" in " ".join("".join(page.text).split())
 
 
