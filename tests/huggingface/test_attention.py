@@ -15,6 +15,7 @@ from hugging_face_models import (
     transform,
 )
 from own_schemes import own_scheme
+from tiny_models import HYBRIDS
 
 from scale_invariant_attention import huggingface, schemes
 
@@ -149,7 +150,8 @@ def test_a_registered_scheme_matches_its_definition():
 def test_every_named_scheme_converts():
     model, ids = tiny(), some_tokens(1, LENGTH)
     for scheme in schemes.names():
-        huggingface.convert(model, scheme, **({"factor": 4.0} if scheme == "yarn" else {}))
+        options = {"factor": 4.0} if scheme == "yarn" else HYBRIDS.get(scheme, {})
+        huggingface.convert(model, scheme, **options)
         with torch.no_grad():
             assert model(ids).logits.isfinite().all()
 

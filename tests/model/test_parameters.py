@@ -53,8 +53,8 @@ def test_every_parameter_is_in_one_group(case, wrap):
     assert list(split["head"].values()) == [model.head.weight]
     # Query, key, value, output, up and down, of two layers.
     assert len(split["matrices"]) == 12
-    everywhere = case.startswith("logn") or case in ("learned tau", "window")
-    in_one_layer = case.startswith("pattern")
+    everywhere = case.startswith("logn") or case == "learned tau"
+    in_one_layer = case.startswith("pattern") or case == "scale-invariant-global"
     assert len(split["scalars"]) == (2 if everywhere else 1 if in_one_layer else 0)
     assert all(parameter.shape == (3,) for parameter in split["scalars"].values())
 

@@ -66,6 +66,9 @@ EXPECTED = {
     "alibi-p-rope": (Scheme(QUARTER, distance=ALiBi()), QUARTER_OPTIONS),
 }
 
+# The others are patterns: see test_hybrids.py.
+NAMES = [*EXPECTED, "llama4", "swan", "scale-invariant-global"]
+
 # A value for every option that is not its default.
 OTHERS = {
     "base": 77.0,
@@ -94,7 +97,7 @@ def get(name, **options):
 
 
 def test_the_names():
-    assert list(schemes.names()) == list(EXPECTED)
+    assert list(schemes.names()) == NAMES
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -106,7 +109,7 @@ def test_a_name_fills_the_slots_as_the_paper_does(name):
 
 @pytest.mark.parametrize(
     ("name", "option"),
-    [(name, option) for name in schemes.names() for option in schemes.options(name)],
+    [(name, option) for name in EXPECTED for option in schemes.options(name)],
 )
 def test_every_option_reaches_a_slot_that_has_it(name, option):
     scheme = get(name, **{option: OTHERS[option]})
@@ -133,8 +136,9 @@ def test_a_fraction_chooses_the_general_form_of_p_rope(name):
 @pytest.mark.parametrize("name", schemes.names())
 @pytest.mark.parametrize("head_dim", [4, 6, 64, 100])
 @pytest.mark.parametrize("context_length", [16, 64, 1000])
-def test_every_scheme_works_with_every_shape(name, head_dim, context_length):
-    scheme, heads = get(name), 3
+@pytest.mark.parametrize("layer", [0, -1])
+def test_every_scheme_works_with_every_shape(name, head_dim, context_length, layer):
+    scheme, heads = get(name).of_layer(layer), 3
     tokens = TokenPositions(torch.arange(16), context_length)
     if scheme.rotary is not None:
         query = torch.randn(2, heads, 16, head_dim)
@@ -228,7 +232,7 @@ def test_every_scheme_has_its_own_title_and_marker_and_says_what_it_is():
 
 def test_a_registered_scheme_is_used_by_name(registered):
     registered(own(title="Own", trained_as="rope"))
-    assert schemes.names() == (*EXPECTED, "own-scheme")
+    assert schemes.names() == (*NAMES, "own-scheme")
     assert schemes.get("own-scheme", base=50.0) == Scheme(RoPE(50.0))
     assert schemes.options("own-scheme") == ("base",)
     assert schemes.trained_as("own-scheme") == "rope"
@@ -240,7 +244,7 @@ def test_a_registered_scheme_is_used_by_name(registered):
 def test_a_removed_scheme_is_unknown_again():
     schemes.register(own())
     schemes.unregister("own-scheme")
-    assert list(schemes.names()) == list(EXPECTED)
+    assert list(schemes.names()) == NAMES
     with pytest.raises(ValueError, match="there is no scheme 'own-scheme'"):
         schemes.unregister("own-scheme")
 
@@ -269,9 +273,9 @@ def test_names_that_folders_cannot_have_are_refused(name):
 def test_entries_that_do_not_work_are_refused():
     with pytest.raises(ValueError, match="there is no scheme 'ropes'"):
         schemes.register(own(trained_as="ropes"))
-    with pytest.raises(TypeError, match="build must return a Scheme"):
+    with pytest.raises(TypeError, match="build must return a Scheme or a LayeredScheme"):
         schemes.register(own(build=RoPE))
-    assert list(schemes.names()) == list(EXPECTED)
+    assert list(schemes.names()) == NAMES
 
 
 def test_the_papers_schemes_stay():

@@ -12,19 +12,20 @@ from scale_invariant_attention.model import GPT, GPTConfig
 VOCABULARY = 50
 TRAINED = 12
 
+# Options with which hybrids fit into two layers and a short text.
+HYBRIDS: dict[str, dict[str, Any]] = {
+    "llama4": {"window": 5, "local_layers": 1},
+    "swan": {"window": 5, "local_layers": 1},
+    "scale-invariant-global": {"window": 5, "local_layers": 1, "learn_tau": True},
+}
 # Scheme and options by case: all schemes, and the options that change a model's output.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    **{name: (name, {}) for name in schemes.names()},
+    **{name: (name, HYBRIDS.get(name, {})) for name in schemes.names()},
     "learned tau": ("scale-invariant-p-rope", {"learn_tau": True}),
     "tau 0.5": ("scale-invariant-rope", {"tau": 0.5}),
     "fraction 0.75": ("p-rope", {"fraction": 0.75, "base": 100.0}),
     "logn of the context": ("logn-rope", {"counts": "context"}),
     "logn of the context, ntk": ("logn-ntk", {"counts": "context"}),
-    "window": ("logn-rope", {"window": 5}),
-    "pattern": (
-        "rope,scale-invariant-spread",
-        {"rope.window": 5, "scale-invariant-spread.learn_tau": True},
-    ),
     "pattern of windows": (
         "scale-invariant-rope,logn-p-rope",
         {"scale-invariant-rope.window": 4, "logn-p-rope.window": 7},
@@ -43,11 +44,11 @@ BY_CONTEXT = [
 ]
 # Cases that depend on absolute positions, not only on their differences.
 ABSOLUTE = [
-    *("logn-rope", "logn-p-rope", "logn-ntk"),
-    *("window", "pattern of windows", "pattern by context"),
+    *("logn-rope", "logn-p-rope", "logn-ntk", "llama4", "swan"),
+    *("pattern of windows", "pattern by context"),
 ]
 # Cases of which no layer sees the whole text.
-LOCAL = ["window", "pattern of windows"]
+LOCAL = ["pattern of windows"]
 
 
 def tiny_config(case: str, heads: int = 3, **changes: Any) -> GPTConfig:

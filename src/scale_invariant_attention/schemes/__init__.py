@@ -8,6 +8,7 @@ Scheme(rotary=RoPE(base=10000.0), query_scale=LogN(train_length=4096, counts='qu
 
 from ..theory.schedules import alibi_slopes
 from ._entries import LineStyle, NamedScheme
+from ._hybrids import Llama4Temperature, SWANTemperature
 from ._positions import TokenPositions
 from .distance import ALiBi, Distance, ScaleInvariant, Unchanged
 from .layer import SchemeLayer
@@ -31,6 +32,7 @@ __all__ = [
     "Distance",
     "LayeredScheme",
     "LineStyle",
+    "Llama4Temperature",
     "LogN",
     "ModelScheme",
     "NamedScheme",
@@ -38,6 +40,7 @@ __all__ = [
     "QueryScale",
     "RoPE",
     "Rotary",
+    "SWANTemperature",
     "ScaleInvariant",
     "Scheme",
     "SchemeLayer",

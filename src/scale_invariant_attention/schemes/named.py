@@ -19,6 +19,7 @@ from ._entries import (
     LineStyle,
     NamedScheme,
 )
+from ._hybrids import HYBRIDS
 from ._patterns import NamedPattern
 from .distance import ALiBi, ScaleInvariant
 from .query_scale import LogN, YaRNTemperature
@@ -30,7 +31,7 @@ def names() -> tuple[str, ...]:
     """The names of all schemes.
 
     >>> names()[0], len(names())
-    ('rope', 18)
+    ('rope', 21)
     """
     return tuple(_REGISTRY)
 
@@ -367,7 +368,7 @@ CONTROLS = (
         LineStyle(*GREEN, "--", "p"),
     ),
 )
-BUILT_IN = (*PAPER_SCHEMES, SPREAD, *CONTROLS)
+BUILT_IN = (*PAPER_SCHEMES, SPREAD, *CONTROLS, *HYBRIDS)
 
 # The one registry; only `register` and `unregister` change it.
 _REGISTRY = {row.name: row for row in BUILT_IN}

@@ -36,10 +36,11 @@ def test_every_scheme_and_seed_has_a_trial_with_the_same_data_and_training(scale
 
 @BOTH
 def test_base_and_tau_are_the_same_wherever_there_is_one(scale):
-    slots = [trial.config.model_config().scheme for trial in loss_trials(scale, seeds=(0,))]
+    patterns = [trial.config.model_config().scheme for trial in loss_trials(scale, seeds=(0,))]
+    slots = [slots for scheme in patterns for slots in scheme.pattern]
     truncated = [each.rotary.base for each in slots if isinstance(each.rotary, TruncatedRoPE)]
     transformed = [each.distance for each in slots if isinstance(each.distance, ScaleInvariant)]
-    assert truncated == [SCALES[scale].base] * 9
+    assert truncated == [SCALES[scale].base] * 10
     assert [it.tau for it in transformed if it.highest_tau is None] == [SCALES[scale].tau] * 4
     assert {(it.tau, it.highest_tau) for it in transformed if it.highest_tau} == {(1.0, 30.0)}
 

@@ -92,9 +92,9 @@ def test_a_sweep_compares_the_seeds_that_all_values_have(made):
 
 def test_the_provenance_counts_each_training_once(made):
     page, _ = made
-    # 15 of the 18 schemes are trained, with 3 seeds, and 2 more for the sweep.
+    # 18 of the 21 schemes are trained, with 3 seeds, and 2 more for the sweep.
     assert (
-        "\n56 records of 47 trainings, each on one core (Processor), made since 2026-01-02" in page
+        "\n65 records of 56 trainings, each on one core (Processor), made since 2026-01-02" in page
     )
     # The commit of each is in its record.
     assert "c" * 40 not in page

@@ -250,7 +250,9 @@ def test_the_policy_allows_the_embedded_parts_and_nothing_else(page):
 def test_many_runs_make_a_page_that_can_be_sent(results, page):
     text = render_page(read_entries([results]), title="A title")
     assert len(text) < 500_000
-    assert f"{18 * 3 + 2} runs of 18 schemes" in " ".join("".join(page.text).split())
+    assert f"{len(TITLES) * 3 + 2} runs of {len(TITLES)} schemes" in " ".join(
+        "".join(page.text).split()
+    )
 
 
 def test_the_same_seed_twice_counts_once(results, tmp_path):
