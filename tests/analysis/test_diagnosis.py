@@ -138,3 +138,23 @@ def test_ranges_beyond_a_window_have_no_sparsity_and_can_be_json():
     entropy = found.overall("entropy")[-1].mean
     assert entropy == pytest.approx(float(found.layers[1].entropy[..., -1].mean()))
     json.dumps([asdict(near), found.to_dict()], allow_nan=False)
+
+
+def test_advice_for_layers_with_and_without_the_transform():
+    def source(tokens, visit):
+        for layer in (0, 1):
+            query, key = torch.randn(
+                2, 1, 4, LENGTH, 64, generator=torch.Generator().manual_seed(0)
+            )
+            visit(LayerScores(layer, query, key, scale=2 / 8))
+
+    (found,) = attention_by_length(source, torch.zeros(1, LENGTH), (LENGTH,), queries=32)
+    kinds = [[True, True], [False, False], [True, False]]
+    with_it, without, mixed = (
+        diagnose(found, scale_invariant=each, qk_norm=True).advice for each in kinds
+    )
+    assert with_it == diagnose(found, scale_invariant=True, qk_norm=True).advice
+    assert with_it.keys() == without.keys() == mixed.keys() == {WIDE_SCORES, DRIFTS_FAR}
+    for finding, text in mixed.items():
+        assert text.startswith(f"In layers with the transform: {with_it[finding]}")
+        assert text.endswith(f"In the others: {without[finding]}")

@@ -117,7 +117,7 @@ def test_a_cache_keeps_little_more_than_the_windows(masked):
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("case", ["window", "pattern", "pattern of windows", "pattern by context"])
+@pytest.mark.parametrize("case", ["swan", "pattern of windows", "pattern by context"])
 def test_padding_anywhere_and_in_any_chunks(case, seed):
     """A window counts positions, and padding has none."""
     model, generator = tiny_model(case), torch.Generator().manual_seed(seed)

@@ -17,10 +17,10 @@ from scale_invariant_attention.schemes import ScaleInvariant, Scheme, SchemeLaye
 HEADS, LENGTH = 3, 20
 
 
-def layer_of(name, **options):
+def layer_of(name, layer=0, **options):
     if "train_length" in schemes.options(name):
         options = {"train_length": 8, **options}
-    return SchemeLayer(schemes.get(name, **options), HEADS, width=8)
+    return SchemeLayer(schemes.get(name, **options).of_layer(layer), HEADS, width=8)
 
 
 def inputs(dtype=torch.float32):
@@ -28,9 +28,10 @@ def inputs(dtype=torch.float32):
     return torch.randn(3, 2, HEADS, LENGTH, 8, dtype=dtype).unbind()
 
 
+@pytest.mark.parametrize("layer", [0, -1])
 @pytest.mark.parametrize("name", schemes.names())
-def test_tables_give_what_the_op_gives(name):
-    layer, (query, key, value) = layer_of(name), inputs()
+def test_tables_give_what_the_op_gives(name, layer):
+    layer, (query, key, value) = layer_of(name, layer), inputs()
     gain, bias = layer.distance(torch.arange(LENGTH, dtype=torch.float64))
     expected = distance_affine_attention(
         query, key, value, DistanceAffine(gain.float(), bias.float()), window=7

@@ -124,6 +124,9 @@ EXPECTED = {
     "infini-p-rope": (Scheme(P_ROPE, memory=MEMORY), P_OPTIONS | MEMORY_OPTIONS),
 }
 
+# The others are patterns: see test_hybrids.py.
+NAMES = [*EXPECTED, "llama4", "swan", "scale-invariant-global"]
+
 # A value for every option that is not its default.
 OTHERS = {
     "base": 77.0,
@@ -163,7 +166,7 @@ def get(name, **options):
 
 
 def test_the_names():
-    assert list(schemes.names()) == list(EXPECTED)
+    assert list(schemes.names()) == NAMES
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -175,7 +178,7 @@ def test_a_name_fills_the_slots_as_the_paper_does(name):
 
 @pytest.mark.parametrize(
     ("name", "option"),
-    [(name, option) for name in schemes.names() for option in schemes.options(name)],
+    [(name, option) for name in EXPECTED for option in schemes.options(name)],
 )
 def test_every_option_reaches_a_slot_that_has_it(name, option):
     scheme = get(name, **{option: OTHERS[option]})
@@ -202,8 +205,9 @@ def test_a_fraction_chooses_the_general_form_of_p_rope(name):
 @pytest.mark.parametrize("name", schemes.names())
 @pytest.mark.parametrize("head_dim", [4, 6, 64, 100])
 @pytest.mark.parametrize("context_length", [16, 64, 1000])
-def test_every_scheme_works_with_every_shape(name, head_dim, context_length):
-    scheme, heads = get(name), 3
+@pytest.mark.parametrize("layer", [0, -1])
+def test_every_scheme_works_with_every_shape(name, head_dim, context_length, layer):
+    scheme, heads = get(name).of_layer(layer), 3
     tokens = TokenPositions(torch.arange(16), context_length)
     if scheme.rotary is not None:
         query = torch.randn(2, heads, 16, head_dim)
@@ -312,7 +316,7 @@ def test_the_year_is_that_of_the_reference():
 
 def test_a_registered_scheme_is_used_by_name(registered):
     registered(own(title="Own", trained_as="rope"))
-    assert schemes.names() == (*EXPECTED, "own-scheme")
+    assert schemes.names() == (*NAMES, "own-scheme")
     assert schemes.get("own-scheme", base=50.0) == Scheme(RoPE(50.0))
     assert schemes.options("own-scheme") == ("base",)
     assert schemes.trained_as("own-scheme") == "rope"
@@ -324,7 +328,7 @@ def test_a_registered_scheme_is_used_by_name(registered):
 def test_a_removed_scheme_is_unknown_again():
     schemes.register(own())
     schemes.unregister("own-scheme")
-    assert list(schemes.names()) == list(EXPECTED)
+    assert list(schemes.names()) == NAMES
     with pytest.raises(ValueError, match="there is no scheme 'own-scheme'"):
         schemes.unregister("own-scheme")
 
@@ -353,9 +357,9 @@ def test_names_that_folders_cannot_have_are_refused(name):
 def test_entries_that_do_not_work_are_refused():
     with pytest.raises(ValueError, match="there is no scheme 'ropes'"):
         schemes.register(own(trained_as="ropes"))
-    with pytest.raises(TypeError, match="build must return a Scheme"):
+    with pytest.raises(TypeError, match="build must return a Scheme or a LayeredScheme"):
         schemes.register(own(build=RoPE))
-    assert list(schemes.names()) == list(EXPECTED)
+    assert list(schemes.names()) == NAMES
 
 
 def test_the_papers_schemes_stay():

@@ -39,12 +39,9 @@ def eager_logits(
 
     x = _norm(weights["embedding.weight"][tokens])
     head_dim = x.shape[1] // heads
-    names, all_options = scheme.split(","), options
+    pattern = _pattern(scheme, options, train_length)
     for layer in range(_layers(weights)):
-        scheme, options = names[layer % len(names)], all_options
-        if len(names) > 1:
-            own = [option for option in all_options if option.startswith(f"{scheme}.")]
-            options = {option.removeprefix(f"{scheme}."): all_options[option] for option in own}
+        scheme, options = pattern[layer % len(pattern)]
         turns = _frequencies(scheme, head_dim, stretch, train_length, options)
         angles = [[cmath.exp(1j * position * turn) for turn in turns] for position in positions]
         rotation = torch.tensor(angles, dtype=torch.complex128).reshape(length, head_dim // 2)
@@ -135,6 +132,42 @@ def _infini(
     return torch.stack(rows)
 
 
+def _pattern(
+    scheme: str, options: dict[str, Any], train_length: int | None
+) -> list[tuple[str, dict[str, Any]]]:
+    """Schemes of the layers, which repeat, each with its options."""
+    if "," in scheme:
+        return [
+            (
+                name,
+                {
+                    option.removeprefix(f"{name}."): value
+                    for option, value in options.items()
+                    if option.startswith(f"{name}.")
+                },
+            )
+            for name in scheme.split(",")
+        ]
+    if scheme not in ("llama4", "swan", "scale-invariant-global"):
+        return [(scheme, options)]
+    window = options.get("window", (train_length or 4096) // 4)
+    base = options.get("local_base", 10_000.0)
+    local = [("rope", {"window": window, "base": base})] * options.get("local_layers", 3)
+    if scheme == "llama4":
+        whole = {"floor_scale": window, "strength": 0.1, **options}
+        return [
+            *local,
+            ("llama4 global", {name: whole[name] for name in ("floor_scale", "strength")}),
+        ]
+    if scheme == "swan":
+        return [("swan global", {"offset": options.get("offset", train_length)}), *local]
+    named = ("base", "rotating", "tau", "highest_tau", "learn_tau")
+    return [
+        *local,
+        ("scale-invariant-spread", {name: options[name] for name in named if name in options}),
+    ]
+
+
 def _layers(weights: dict[str, Tensor]) -> int:
     return len({name.split(".")[1] for name in weights if name.startswith("blocks.")})
 
@@ -154,7 +187,7 @@ def _frequencies(
     scheme: str, head_dim: int, stretch: float, train_length: int | None, options: dict[str, Any]
 ) -> list[float]:
     pairs = head_dim // 2
-    if scheme in UNROTATED:
+    if scheme in (*UNROTATED, "llama4 global", "swan global"):
         return [0.0] * pairs
     truncated = scheme in TRUNCATED
     if truncated and "fraction" not in options:
@@ -203,6 +236,11 @@ def _slots(
         assert train_length is not None
         stretch = max(1.0, context / train_length)
         factor = [(0.1 * math.log(stretch) + 1) ** 2] * length
+    if scheme == "llama4 global":
+        wholes = [(position + 1) // options["floor_scale"] for position in positions]
+        factor = [options["strength"] * math.log(1 + whole) + 1 for whole in wholes]
+    if scheme == "swan global":
+        factor = [math.log(options["offset"] + it, options["offset"]) for it in positions]
     if scheme.startswith("logn"):
         scale = float(layer_weights["attention.scheme.query_scale.scale"][head])
         by_query = options.get("counts", "query") == "query"

@@ -13,9 +13,15 @@ from scale_invariant_attention.model import GPT, GPTConfig
 VOCABULARY = 50
 TRAINED = 12
 
+# Options with which hybrids fit into two layers and a short text.
+HYBRIDS: dict[str, dict[str, Any]] = {
+    "llama4": {"window": 5, "local_layers": 1},
+    "swan": {"window": 5, "local_layers": 1},
+    "scale-invariant-global": {"window": 5, "local_layers": 1, "learn_tau": True},
+}
 # Scheme and options by case: all schemes, and the options that change a model's output.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    **{name: (name, {}) for name in schemes.names()},
+    **{name: (name, HYBRIDS.get(name, {})) for name in schemes.names()},
     "delta rule": ("infini-p-rope", {"segment_length": 4, "rule": "delta"}),
     "learned tau": ("scale-invariant-p-rope", {"learn_tau": True}),
     "tau 0.5": ("scale-invariant-rope", {"tau": 0.5}),
@@ -56,7 +62,7 @@ BY_CONTEXT = [
 ]
 # Cases that depend on absolute positions, not only on their differences.
 ABSOLUTE = [
-    *("logn-rope", "logn-p-rope", "logn-ntk", "sqrt-log-n", "inkling"),
+    *("logn-rope", "logn-p-rope", "logn-ntk", "sqrt-log-n", "inkling", "llama4", "swan"),
     *("window", "pattern of windows", "pattern by context"),
 ]
 # Cases of which no layer sees the whole text.

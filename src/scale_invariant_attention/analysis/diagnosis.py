@@ -6,6 +6,7 @@ fall on few tokens.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -100,23 +101,36 @@ class Diagnosis:
 def diagnose(
     measured: LengthAttention,
     *,
-    scale_invariant: bool,
+    scale_invariant: bool | Sequence[bool],
     qk_norm: bool,
     transformers: bool = False,
     knows_spread: bool = False,
 ) -> Diagnosis:
     """Compare measurements at one length with the thresholds above.
 
-    The advice depends on the model: whether it uses the transform, whether it normalises queries and
-    keys, and whether it is a transformers model, which can be converted and calibrated. A transform that
-    knows the spread of each head's scores needs no spread of 1.
+    The advice depends on the model: whether it uses the transform, everywhere or in which of its layers,
+    whether it normalises queries and keys, and whether it is a transformers model, which can be
+    converted and calibrated. A transform that knows the spread of each head's scores needs no spread
+    of 1.
     """
     layers = tuple(_layer(measured, layer, knows_spread) for layer in measured.layers)
-    findings = {finding for layer in layers for finding in layer.findings}
-    advice = _advice(scale_invariant, qk_norm, transformers)
+    texts = {uses: _advice(uses, qk_norm, transformers) for uses in (True, False)}
+    relevant = {}
+    for finding in texts[True]:
+        found = {
+            scale_invariant if isinstance(scale_invariant, bool) else scale_invariant[it.layer]
+            for it in layers
+            if finding in it.findings
+        }
+        if len(found) == 2:
+            relevant[finding] = (
+                f"In layers with the transform: {texts[True][finding]} In the others: "
+                f"{texts[False][finding]}"
+            )
+        elif found:
+            relevant[finding] = texts[found.pop()][finding]
     share = torch.stack([layer.share.mean((0, 1)) for layer in measured.layers]).mean(0)
     slope = _number(mass_slope(measured.edges, share))
-    relevant = {finding: text for finding, text in advice.items() if finding in findings}
     return Diagnosis(measured.length, slope, layers, relevant)
 
 

@@ -95,6 +95,7 @@ def convert(
     measured = _checked_calibration(calibration, config, scheme, options)
     chosen = _checked_layers(layers, scheme, config)
     settings = Settings(scheme, options, measured, rotary, original, chosen)
+    _check_pattern(settings, config.num_hidden_layers)
     attention = [module for module in model.modules() if is_attention(module)]
     ours = settings.uses_our_attention
     if ours:
@@ -213,6 +214,16 @@ def _checked_replacement(rotary: Any, scheme: str) -> str | dict[str, Any] | Non
     return replacement
 
 
+def _check_pattern(settings: Settings, count: int) -> None:
+    """Refuse a pattern that is longer than the number of layers."""
+    schemes_in_pattern = len(settings.scheme.pattern)
+    if schemes_in_pattern > count:
+        raise ValueError(
+            f"scheme {settings.scheme_name!r} is a pattern of {schemes_in_pattern} schemes, and the "
+            f"model has {count} layers: use a shorter pattern"
+        )
+
+
 def _has_rope(scheme: str) -> bool:
     """Whether all layers have RoPE, and the same scheme."""
     pattern = schemes.get(scheme).pattern
@@ -223,15 +234,10 @@ def _checked_layers(
     layers: str | Sequence[int] | None, scheme: str, config: Any
 ) -> list[int] | None:
     """The indices of the layers to convert; None if they are all of them."""
-    count, pattern = config.num_hidden_layers, schemes.get(scheme).pattern
-    if len(pattern) > count:
-        raise ValueError(
-            f"scheme {scheme!r} is a pattern of {len(pattern)} schemes, and the model has {count} "
-            "layers: use a shorter pattern"
-        )
+    count = config.num_hidden_layers
     if layers is None:
         return None
-    if len(pattern) > 1:
+    if len(schemes.get(scheme).pattern) > 1:
         raise ValueError(
             f"layers must be None for scheme {scheme!r}, which has a scheme for every layer"
         )

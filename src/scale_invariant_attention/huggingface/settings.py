@@ -105,7 +105,9 @@ class Settings:
     def sets_base(self, layer: int) -> bool:
         """Whether the base of a layer's rotary is the scheme's own; otherwise it keeps the model's."""
         base = getattr(self.scheme.of_layer(layer).rotary, "base", None)
-        return self._gives("base", layer) or base != RoPE().base
+        is_hybrid = COMMA not in self.scheme_name and len(self.scheme.pattern) > 1
+        option = "local_base" if is_hybrid else "base"
+        return self._gives(option, layer) or base != RoPE().base
 
     def _gives(self, option: str, layer: int) -> bool:
         """Whether the options include this one of a layer's scheme."""

@@ -28,7 +28,7 @@ class DiagnosedModel(Subject):
 
     source: ScoreSource
     title: str  # of the figure
-    scale_invariant: bool
+    scale_invariant: tuple[bool, ...]  # by layer
     qk_norm: bool
     transformers: bool  # whether it can be converted and calibrated
     knows_spread: bool = False  # whether its transform has the spread of each head's scores
@@ -55,15 +55,17 @@ def _gpt_properties(model: GPT) -> dict[str, Any]:
     return {
         "source": partial(gpt_scores, model),
         "title": f"Attention of {model.config.scheme_name or 'a custom scheme'}",
-        "scale_invariant": _has_transform(model.scheme.pattern),
+        "scale_invariant": _have_transform(
+            [model.scheme.of_layer(layer) for layer in range(model.config.layers)]
+        ),
         "qk_norm": model.config.qk_norm,
         "transformers": False,
     }
 
 
-def _has_transform(pattern: Sequence[Scheme]) -> bool:
-    """Whether any layer has the transform."""
-    return any(isinstance(scheme.distance, ScaleInvariant) for scheme in pattern)
+def _have_transform(layers: Sequence[Scheme]) -> tuple[bool, ...]:
+    """Whether layers with these schemes have the transform."""
+    return tuple(isinstance(scheme.distance, ScaleInvariant) for scheme in layers)
 
 
 def _open_transformers(
@@ -79,11 +81,13 @@ def _open_transformers(
         properties = _gpt_properties(opened.gpt)
     else:
         settings = read(opened.model.config)
-        pattern = () if settings is None else settings.scheme.pattern
+        layers = range(opened.model.config.num_hidden_layers)
+        plain = Scheme()
+        in_layers = [plain if settings is None else settings.layer_scheme(it) for it in layers]
         properties = {
             "source": partial(transformers_scores, opened.model),
             "title": f"Attention of {opened.name}",
-            "scale_invariant": _has_transform(pattern),
+            "scale_invariant": _have_transform(in_layers),
             # Whatever it does with queries and keys, a calibration makes up for it.
             "qk_norm": False,
             "transformers": True,

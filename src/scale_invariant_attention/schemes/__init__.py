@@ -8,6 +8,7 @@ Scheme(rotary=RoPE(base=10000.0), query_scale=LogN(train_length=4096, counts='qu
 
 from ..theory.schedules import alibi_slopes
 from ._entries import LineStyle, NamedScheme
+from ._hybrids import Llama4Temperature, SWANTemperature
 from ._positions import TokenPositions
 from .biases import APE, NAPE, T5, KerpleLog, KerplePower, Sandwich
 from .distance import ALiBi, Distance, ScaleInvariant, Unchanged
@@ -43,6 +44,7 @@ __all__ = [
     "KeyBias",
     "LayeredScheme",
     "LineStyle",
+    "Llama4Temperature",
     "LogN",
     "ModelScheme",
     "NamedScheme",
@@ -50,6 +52,7 @@ __all__ = [
     "QueryScale",
     "RoPE",
     "Rotary",
+    "SWANTemperature",
     "Sandwich",
     "ScaleInvariant",
     "Scheme",

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..arguments import did_you_mean
 from ._entries import COMMA, NamedScheme
+from ._hybrids import HYBRIDS
 from ._infini import INFINI
 from ._our_schemes import CONTROLS, SPREAD
 from ._paper_schemes import PAPER_SCHEMES
@@ -17,6 +18,7 @@ from .scheme import ModelScheme
 __all__ = [
     "BUILT_IN",
     "CONTROLS",
+    "HYBRIDS",
     "INFINI",
     "PAPER_SCHEMES",
     "RIVALS",
@@ -31,7 +33,7 @@ __all__ = [
     "unregister",
 ]
 
-BUILT_IN = (*PAPER_SCHEMES, SPREAD, *CONTROLS, *RIVALS, *INFINI)
+BUILT_IN = (*PAPER_SCHEMES, SPREAD, *CONTROLS, *RIVALS, *HYBRIDS, *INFINI)
 
 # The one registry; only `register` and `unregister` change it.
 _REGISTRY = {row.name: row for row in BUILT_IN}
@@ -41,7 +43,7 @@ def names() -> tuple[str, ...]:
     """The names of all schemes.
 
     >>> names()[0], len(names())
-    ('rope', 36)
+    ('rope', 39)
     """
     return tuple(_REGISTRY)
 

@@ -36,7 +36,8 @@ def test_every_scheme_and_seed_has_a_trial_with_the_same_data_and_training(scale
 
 @BOTH
 def test_base_and_tau_are_the_same_wherever_there_is_one(scale):
-    slots = [trial.config.model_config().scheme for trial in loss_trials(scale, seeds=(0,))]
+    patterns = [trial.config.model_config().scheme for trial in loss_trials(scale, seeds=(0,))]
+    slots = [slots for scheme in patterns for slots in scheme.pattern]
     truncated = [each.rotary.base for each in slots if isinstance(each.rotary, TruncatedRoPE)]
     transformed = [each.distance for each in slots if isinstance(each.distance, ScaleInvariant)]
     assert set(truncated) == {SCALES[scale].base}

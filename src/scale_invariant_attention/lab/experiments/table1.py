@@ -80,9 +80,10 @@ class Scale:
         changes = {**self.changes, **(changes or {})}
         suffix = "".join(f"-{name}-{number(value)}" for name, value in options.items())
         given = changes.get("scheme_options", {})
+        layers = changes.get("layers", recipe(self.recipe).layers)
         fields = {
             "scheme": scheme,
-            "scheme_options": {**self.scheme_options(scheme), **given, **options},
+            "scheme_options": {**self.scheme_options(scheme, layers), **given, **options},
             "seed": seed,
         }
         trained_as = schemes.trained_as(scheme)
@@ -108,11 +109,13 @@ class Scale:
         batch_size = usual.batch_size * usual.length // length
         return {"length": length, "batch_size": batch_size, "scheme_options": options}
 
-    def scheme_options(self, scheme: str) -> dict[str, float]:
-        """The options of a scheme that this scale sets.
+    def scheme_options(self, scheme: str, layers: int | None = None) -> dict[str, float]:
+        """The options of a scheme that this scale sets, in a model of so many layers if it has few.
 
         >>> SCALES["mini"].scheme_options("scale-invariant-p-rope")
         {'base': 16.0, 'tau': 10.0}
+        >>> SCALES["mini"].scheme_options("swan", layers=2)
+        {'local_layers': 1}
         """
         pattern, names = schemes.get(scheme).pattern, schemes.options(scheme)
         transforms = [it.distance for it in pattern if isinstance(it.distance, ScaleInvariant)]
@@ -120,7 +123,11 @@ class Scale:
             "base": any(isinstance(it.rotary, TruncatedRoPE | ProportionalRoPE) for it in pattern),
             "tau": any(not transform.highest_tau for transform in transforms),
         }
-        return {name: getattr(self, name) for name in filled if filled[name] and name in names}
+        found = {name: getattr(self, name) for name in filled if filled[name] and name in names}
+        if layers is not None and "local_layers" in names and len(pattern) > layers:
+            # One layer is global.
+            found["local_layers"] = layers - 1
+        return found
 
 
 MINI = Scale("mini", LossEvaluation((256, 1024, 4096), 131_072), base=16.0)
