@@ -304,7 +304,8 @@ def test_every_scheme_has_its_own_title_and_marker_and_says_what_it_is():
 
 
 def test_groups_hold_every_scheme_once():
-    groups = (named.PAPER_SCHEMES, (named.SPREAD,), named.CONTROLS, named.RIVALS)
+    paper, ours = (named.PAPER_SCHEMES, (named.SPREAD,)), (named.CONTROLS, named.RIVALS)
+    groups = (*paper, *ours, named.INFINI, named.HYBRIDS)
     assert [row.name for group in groups for row in group] == list(schemes.names())
     assert {row.year is None for row in named.RIVALS} == {False}
 

@@ -81,10 +81,10 @@ def eager_logits(
             logits = gain * (factor[:, None] * scores) + bias + _forgotten(layer_weights, head, y)
             logits[hidden] = -math.inf
             if scheme.startswith("infini"):
-                length = options.get("segment_length", (train_length or 0) // 2)
+                segment = options.get("segment_length", (train_length or 0) // 2)
                 gate = float(layer_weights["attention.scheme.memory.gate"][head])
                 delta = options.get("rule") == "delta"
-                mixed.append(_infini(plain_query, plain_key, value, logits, length, gate, delta))
+                mixed.append(_infini(plain_query, plain_key, value, logits, segment, gate, delta))
                 continue
             mixed.append(torch.softmax(logits, dim=-1) @ value)
         x = x + torch.cat(mixed, dim=1) @ layer_weights["attention.output.weight"].T
@@ -334,6 +334,7 @@ UNROTATED = {
 # The head size divided by the number of rotating pairs.
 TRUNCATED = {
     **dict.fromkeys(("p-rope", "logn-p-rope", "scale-invariant-p-rope", "spread-half"), 4),
+    "infini-p-rope": 4,
     **{f"scale-invariant-without-{part}": 4 for part in ("gain", "bias", "sparsity")},
     **dict.fromkeys(("scale-invariant-learned-tau", "sqrt-log-n", "inkling"), 4),
     **dict.fromkeys(("scale-invariant-spread", "scale-invariant-quarter", "alibi-p-rope"), 8),

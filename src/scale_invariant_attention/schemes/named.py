@@ -33,7 +33,7 @@ __all__ = [
     "unregister",
 ]
 
-BUILT_IN = (*PAPER_SCHEMES, SPREAD, *CONTROLS, *RIVALS, *HYBRIDS, *INFINI)
+BUILT_IN = (*PAPER_SCHEMES, SPREAD, *CONTROLS, *RIVALS, *INFINI, *HYBRIDS)
 
 # The one registry; only `register` and `unregister` change it.
 _REGISTRY = {row.name: row for row in BUILT_IN}
@@ -95,8 +95,7 @@ def get(name: str, **options: Any) -> ModelScheme:
         distance=ScaleInvariant(tau=1.0, highest_tau=None, learn_tau=False, without=None,
             sigma=1.0, mu=0.0, learn_sigma=False))
     >>> get("rope,rope,nope", **{"rope.window": 64}).of_layer(1)
-    Scheme(rotary=RoPE(base=10000.0), query_scale=None, distance=Unchanged(), window=64,
-        key_bias=None)
+    Scheme(rotary=RoPE(base=10000.0), query_scale=None, distance=Unchanged(), window=64)
     """
     row = entry(name)
     for option in options:

@@ -123,7 +123,7 @@ class Scheme:
         >>> [name for name in schemes.names() if not schemes.get(name).changes_logits]
         ['rope', 'p-rope', 'nope', 'rope-ntk', 'infini-rope', 'infini-p-rope']
         """
-        additions = (self.query_scale, self.window, self.key_bias, self.memory)
+        additions = (self.query_scale, self.window, self.key_bias)
         return any(it is not None for it in additions) or not isinstance(self.distance, Unchanged)
 
 
