@@ -25,11 +25,11 @@ MIB = 2**20
 
 
 def contract(queries, keys, heads=2, key_heads=None, size=32, value_size=None, **settings):
-    """A call with tensors of these shapes; tau, gain and bias among the settings get gradients."""
+    """A call with tensors of these shapes; tau, gain, bias and key_bias get gradients."""
     generator = torch.Generator().manual_seed(queries * keys + heads * size)
     dtype = settings.pop("dtype", torch.float32)
     batch = settings.pop("batch", 1)
-    learned = {n: settings.pop(n) for n in ("tau", "gain", "bias") if n in settings}
+    learned = {n: settings.pop(n) for n in ("tau", "gain", "bias", "key_bias") if n in settings}
     key_heads, value_size = key_heads or heads, value_size or size
 
     def normal(*shape):
@@ -75,6 +75,13 @@ def tables(heads, length):
     return {"gain": 1 + 0.3 * steps.sin().view(heads, length), "bias": -steps[:length].sqrt()}
 
 
+def key_biases(heads, keys):
+    """A decay by head that also hides every ninth key and a whole block of them."""
+    bias = torch.arange(keys) * torch.linspace(0.001, 0.1, heads).unsqueeze(1)
+    bias[:, 4::9] = bias[:, 700:1500] = -torch.inf
+    return {"key_bias": bias.unsqueeze(0)}
+
+
 # Five heads do not divide evenly among threads, nor does one: then several work items share a head.
 SHARED_WORK = {
     "one head": contract(300, 300, heads=1, tau=taus(1)[0]),
@@ -86,6 +93,10 @@ SHARED_WORK = {
     "one token, a cache": contract(1, 5000, heads=4, key_heads=2, size=64, tau=taus(4)),
     "three tokens, a cache": contract(3, 4999, heads=1, size=64, tau=taus(1)[0]),
     "a block of queries, a cache": contract(33, 4999, heads=4, key_heads=2, size=64, tau=taus(4)),
+    "a key bias, grouped heads": contract(
+        200, 230, heads=6, key_heads=2, size=24, tau=taus(6), **key_biases(6, 230)
+    ),
+    "a key bias, one head": contract(300, 300, heads=1, **tables(1, 300), **key_biases(1, 300)),
     "bfloat16": contract(300, 300, heads=5, size=60, tau=taus(5), dtype=torch.bfloat16),
     "bfloat16, grouped heads": contract(
         111, 263, heads=4, key_heads=2, size=100, value_size=63, dtype=torch.bfloat16
@@ -120,11 +131,21 @@ def test_calls_at_once_give_what_they_give_one_after_the_other():
 @pytest.mark.parametrize("length", [1000, 1337])
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"is_causal": False}, {"window": 333}, {"window": 200, "sinks": 5, "is_causal": False}],
+    [
+        {},
+        {"is_causal": False},
+        {"window": 333},
+        {"window": 200, "sinks": 5, "is_causal": False},
+        {"biased": True},
+        {"biased": True, "window": 200, "sinks": 5},
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_many_blocks_none_of_them_whole(length, settings, dtype):
+    if settings.get("biased"):
+        settings = {**settings, **key_biases(1, length)}
+        del settings["biased"]
     check(contract(length, length, heads=1, tau=taus(1), dtype=dtype, **settings))
 
 
@@ -155,7 +176,9 @@ CACHES = {
     "plain": lambda keys: {},
     "window": lambda keys: {"window": 100, "sinks": 2},
     "mask": lambda keys: {"key_mask": torch.arange(keys).expand(1, keys) % 7 != 3},
+    "key bias": lambda keys: key_biases(4, keys),
     "bfloat16": lambda keys: {"dtype": torch.bfloat16},
+    "bfloat16, key bias": lambda keys: {"dtype": torch.bfloat16, **key_biases(2, keys)},
     "float16": lambda keys: {"dtype": torch.float16, "tau": taus(4)},
 }
 
@@ -175,6 +198,8 @@ CHUNKS = {
     "mask": lambda keys: {"key_mask": torch.arange(keys).expand(1, keys) % 7 != 3},
     "documents": lambda keys: {"key_documents": torch.arange(keys) // 1700},
     "gaps": lambda keys: {"key_positions": torch.arange(keys) * 2 + torch.arange(keys) % 2},
+    "key bias": lambda keys: key_biases(4, keys),
+    "key bias, window": lambda keys: {"window": 1500, "sinks": 3, **key_biases(1, keys)},
 }
 
 

@@ -5,13 +5,14 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from backend_names import takes_float64
+from backend_names import CPU, takes_float64
+from extreme_calls import LOGITS, SPOILED
 
 import scale_invariant_attention as sia
 from scale_invariant_attention.attention import Visibility
 from scale_invariant_attention.attention.contract import checked_call
 
-BACKENDS = ["reference", "tiled"]
+BACKENDS = ["reference", "tiled", CPU]
 BATCH, HEADS, KEY_HEADS, LENGTH, SIZE = 2, 4, 2, 70, 12
 SHAPES = [(rows, heads, LENGTH) for rows in (1, BATCH) for heads in (1, KEY_HEADS, HEADS)]
 
@@ -148,6 +149,31 @@ def test_rows_that_see_nan_or_infinity_are_nan_and_no_other(backend, wrong):
     assert all(map(torch.equal, before, after))
 
 
+@pytest.mark.parametrize(("logits", "outcome"), LOGITS.values(), ids=LOGITS)
+def test_logits_at_the_limits_of_numbers(backend, logits, outcome):
+    """The keys are zeros, so that the bias alone is the logit."""
+    query, key, value = torch.ones(1, 1, 5, 4), torch.zeros(1, 1, 5, 4), normal(1, 1, 5, 4)
+    logits = torch.tensor(logits)
+    leaves = [it.requires_grad_() for it in (query, key, value, logits.view(1, 1, 5).clone())]
+    out, lse = sia.scale_invariant_attention(
+        *leaves[:3],
+        tau=1e30,
+        is_causal=False,
+        key_bias=leaves[3],
+        return_lse=True,
+        backend=backend,
+    )
+    if outcome == SPOILED:
+        assert out.isnan().all()
+        assert lse.isnan().all()
+        return
+    weights = logits.double().softmax(0).nan_to_num(0.0)
+    torch.testing.assert_close(out[0, 0, 0].double(), weights @ value[0, 0].double())
+    torch.testing.assert_close(lse[0, 0, 0].double(), logits.double().logsumexp(0))
+    for grad in torch.autograd.grad(out.sum(), leaves):
+        assert grad.isfinite().all()
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_it_is_rounded_to_the_compute_dtype_at_most_and_its_gradient_to_its_own(backend, dtype):
     halves = [t.detach().bfloat16().requires_grad_() for t in inputs()]
@@ -238,7 +264,6 @@ def test_what_is_wrong_is_refused_in_words(key_bias, error, words):
 def test_a_backend_without_it_says_so():
     tensors = [t.detach() for t in inputs()]
     key_bias = torch.zeros(1, 1, LENGTH)
-    assert sia.backend_for(*tensors, key_bias=key_bias) in BACKENDS
     for backend in {"flex", "flex_flash"} & {*sia.available_backends()}:
         with pytest.raises(NotImplementedError, match="key_bias"):
             sia.scale_invariant_attention(*tensors, key_bias=key_bias, backend=backend)

@@ -18,7 +18,7 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from contract_checks import call_of
+from contract_checks import call_of, leaks, poisoned
 from error_budgets import Judge, Results
 from random_contracts import Contract, draw
 from ranks_of_processes import forked
@@ -69,10 +69,12 @@ def widened(contract: Contract, times: int) -> Contract:
     def wide(tensor: Tensor, dim: int) -> Tensor:
         return torch.cat([tensor.roll(i, -1) for i in range(times)], dim)
 
-    learned = {
-        name: wide(tensor, 0) if tensor.ndim == (1 if name == "tau" else 2) else tensor
-        for name, tensor in contract.learned.items()
-    }
+    def of_heads(name: str, tensor: Tensor) -> Tensor:
+        if name == "key_bias":
+            return wide(tensor, 1) if tensor.shape[1] > 1 else tensor
+        return wide(tensor, 0) if tensor.ndim == (1 if name == "tau" else 2) else tensor
+
+    learned = {name: of_heads(name, tensor) for name, tensor in contract.learned.items()}
     tensors = {
         name: wide(getattr(contract, name), 1)
         for name in ("query", "key", "value", "grad_out", "grad_lse")
@@ -97,6 +99,8 @@ def local_results(
         "key": whole["key"][:, :, keys],
         "value": whole["value"][:, :, keys],
     }
+    if "key_bias" in whole:
+        held["key_bias"] = whole["key_bias"][:, :, keys]
     leaves = {n: held.get(n, t).detach().requires_grad_() for n, t in whole.items()}
     tensors, settings = contract.arguments(leaves)
     visibility = call_of(contract).visibility_with_positions()
@@ -138,7 +142,7 @@ def joined(contract: Contract, cut: Cut, by_rank: list[Results]) -> Results:
             result[:, :, index] = part
         return result
 
-    indices = {"query": cut.queries, "key": cut.keys, "value": cut.keys}
+    indices = {"query": cut.queries, **dict.fromkeys(("key", "value", "key_bias"), cut.keys)}
     grads = {
         name: whole([it.grads[name] for it in by_rank], indices[name])
         if name in indices
@@ -152,7 +156,6 @@ def joined(contract: Contract, cut: Cut, by_rank: list[Results]) -> Results:
 def failures(seed: int, rank: int, size: int) -> list[str]:
     """Failed checks of the contract of a seed, found by the rank whose turn it is."""
     rng, contract = random.Random(-seed), draw(seed, long_ones=False)
-    contract.learned.pop("key_bias", None)
     method = list(METHODS)[seed // 7 % len(METHODS)]
     if method == "heads" and contract.query.shape[1] % size:
         contract = widened(contract, size)
@@ -169,7 +172,7 @@ def failures(seed: int, rank: int, size: int) -> list[str]:
     if found:
         violations = Judge(contract).violations(joined(contract, cut, found))
         for other in found[1:]:
-            for name in contract.learned:
+            for name in contract.learned.keys() - {"key_bias"}:
                 if not torch.equal(found[0].grads[name], other.grads[name]):
                     violations.append(f"grad of {name} differs between ranks")
     if seed % 5 == 0:
@@ -181,34 +184,16 @@ def hidden_nan_leaks(
     contract: Contract, cut: Cut, rank: int, size: int, method: str, backend: str
 ) -> list[str]:
     """Results that NaN in keys and values changes though their queries do not see it."""
-    rng = random.Random(contract.seed)
-    visible = call_of(contract).visibility_with_positions().visible
-    visible = visible.expand(contract.query.shape[0], -1, -1)
-    keys = contract.key.shape[2]
-    chosen = torch.zeros(keys, dtype=torch.bool)
-    chosen[rng.sample(range(keys), rng.randint(1, max(1, keys // 4)))] = True
-    seeing = (visible & chosen).any(-1)
-    poisoned = dict(contract.inputs)
-    for name in rng.choice((("key",), ("value",), ("key", "value"))):
-        poisoned[name] = contract.inputs[name].clone()
-        poisoned[name][:, :, chosen] = rng.choice((torch.nan, torch.inf))
-    grad_out = contract.grad_out.masked_fill(seeing[:, None, :, None], 0)
+    spoilt, seeing = poisoned(contract)
+    grad_out = contract.grad_out.masked_fill(seeing.unsqueeze(-1), 0)
     both = []
-    for inputs in (contract.inputs, poisoned):
+    for inputs in (contract.inputs, spoilt):
         local = local_results(contract, cut, rank, method, backend, inputs, grad_out)
         both.append(_gathered(local, contract.seed % size, rank, size))
     if not both[0]:
         return []
     clean, dirty = (joined(contract, cut, by_rank).tensors() for by_rank in both)
-    rows, found = seeing[:, None].expand(contract.query.shape[:3]), []
-    for name, before in clean.items():
-        after = dirty[name]
-        kept = ~rows if name in ("out", "lse") else ...
-        if not torch.equal(before[kept], after[kept]):
-            found.append(f"hidden NaN: {name}")
-        if name == "out" and not after[rows].isnan().all():
-            found.append("hidden NaN: no NaN where it is seen")
-    return found
+    return [f"hidden NaN: {it}" for it in leaks(clean, dirty, seeing)]
 
 
 def _gathered(local: Results, judge: int, rank: int, size: int) -> list[Results]:

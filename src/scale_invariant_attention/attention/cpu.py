@@ -26,7 +26,7 @@ OUT_OF_MEMORY = 1
 FLOAT32: Any = {"dtype": torch.float32, "device": "cpu"}
 FLOAT64: Any = {"dtype": torch.float64, "device": "cpu"}
 NO_RESULTS, BY_DISTANCE = (0,) * len(RESULTS), RESULTS.index("grad_affine")
-NO_ROWS = (0, 0) * len(TENSORS)
+NO_ROWS, NO_KEY_BIAS = (0, 0) * len(TENSORS), (0, 0, 0)
 _tensors, _numbers = attrgetter(*TENSORS), attrgetter(*NUMBERS)
 
 
@@ -39,8 +39,6 @@ def unavailable_reason(device: torch.device) -> str | None:
 
 def unsupported_reason(call: AttentionCall, return_lse: bool) -> str | None:
     """Why the backend does not support a call."""
-    if call.key_bias is not None:
-        return "it has no key_bias; use 'tiled'"
     if call.query.dtype not in STORAGES:
         return f"it computes in float32, not in {call.query.dtype}"
     return None
@@ -84,14 +82,19 @@ def backward(
         heads = call.query.shape[1]
         by_distance = torch.zeros(heads, 2, length, **FLOAT64)
         far_tau = torch.zeros(heads, **FLOAT64)
-    packed, _alive = _packed(call, out, lse, grad_out, grad_lse, *grads, by_distance, far_tau)
+    key_bias = None if call.key_bias is None else torch.empty(call.key_bias.shape, **FLOAT32)
+    packed, _alive = _packed(
+        call, out, lse, grad_out, grad_lse, *grads, key_bias, by_distance, far_tau
+    )
     _check(LIBRARY.sia_backward(packed))
+    if call.key_bias is not None and key_bias is not None:
+        key_bias = _like(call.key_bias, key_bias)
     if not unrounded:
         grads = [_like(t, g) for t, g in zip(inputs, grads, strict=True)]
     query, key, value = grads
     if by_distance is None or far_tau is None:
-        return Gradients(query, key, value, None, None, None, None)
-    return Gradients(query, key, value, None, *_affine_gradients(call, by_distance, far_tau))
+        return Gradients(query, key, value, key_bias, None, None, None)
+    return Gradients(query, key, value, key_bias, *_affine_gradients(call, by_distance, far_tau))
 
 
 def _affine_gradients(
@@ -135,7 +138,11 @@ def _packed(call: AttentionCall, *results: Tensor | None) -> tuple[bytes, list[A
     batch, heads, queries, head_dim = query.shape
     _, key_heads, keys, _ = key.shape
     query_strides, key_strides, value_strides = query.stride(), key.stride(), value.stride()
-    gain, bias, tau = call.gain, call.bias, call.tau
+    gain, bias, tau, key_bias = call.gain, call.bias, call.tau, call.key_bias
+    biases: Sequence[int] = NO_KEY_BIAS
+    if key_bias is not None:
+        key_bias = key_bias if key_bias.stride(2) == 1 else key_bias.contiguous()
+        biases = key_bias.data_ptr(), *key_bias.stride()[:2]
     if gain is not None and bias is not None:
         gain, bias = _contiguous(gain, torch.float32), _contiguous(bias, torch.float32)
     if tau is not None:
@@ -163,6 +170,7 @@ def _packed(call: AttentionCall, *results: Tensor | None) -> tuple[bytes, list[A
         *key_strides[:3],
         value.data_ptr(),
         *value_strides[:3],
+        *biases,
         *rows,
         *[NO_LIMIT if number is None else number for number in _numbers(call.visibility)],
         call.scale,
@@ -174,7 +182,7 @@ def _packed(call: AttentionCall, *results: Tensor | None) -> tuple[bytes, list[A
         *NO_RESULTS[len(addresses) :],
         0 if by_distance is None else by_distance.shape[2],
     )
-    return packed, [query, key, value, gain, bias, tau, by_row, results]
+    return packed, [query, key, value, key_bias, gain, bias, tau, by_row, results]
 
 
 def _with_rows(tensor: Tensor) -> Tensor:

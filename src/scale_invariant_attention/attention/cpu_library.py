@@ -16,13 +16,14 @@ from .visibility import TENSORS, Visibility
 NUMBERS = tuple(field.name for field in fields(Visibility) if field.name not in TENSORS)
 RESULTS = (
     *("out", "lse", "grad_out", "grad_lse", "grad_query", "grad_key", "grad_value"),
-    *("grad_affine", "grad_far_tau"),
+    *("grad_key_bias", "grad_affine", "grad_far_tau"),
 )
 # The members of `Call` in csrc/call.h and their formats; a test compares the two.
 LAYOUT = {
     **dict.fromkeys(("storage", "threads", "batch", "query_heads", "key_heads"), "q"),
     **dict.fromkeys(("query_length", "key_length", "head_size", "value_size"), "q"),
     **dict.fromkeys(("query", "key", "value"), "4q"),
+    "key_bias": "3q",
     **dict.fromkeys((f"visibility.{name}" for name in TENSORS), "2q"),
     **dict.fromkeys((f"visibility.{name}" for name in NUMBERS), "q"),
     "scale": "d",
@@ -32,7 +33,7 @@ LAYOUT = {
 }
 CALL = struct.Struct("=" + "".join(LAYOUT.values()))
 # Must equal INTERFACE in csrc/entry.cpp.
-INTERFACE = 2
+INTERFACE = 3
 INSTALLED = Path(__file__).with_name("_kernels.so")
 MISSING = Path(__file__).with_name("_kernels_missing.txt")
 # The variable that names another library, such as one built with sanitizers.

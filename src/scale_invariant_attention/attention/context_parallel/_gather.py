@@ -4,6 +4,8 @@ In backward they are gathered again, instead of being kept; then every rank send
 gradients of their keys and values, and sums what it receives in the order of the ranks.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -18,7 +20,9 @@ from ._parts import (
     Rows,
     cut,
     format_with_length,
+    gradients,
     keys_of,
+    learned_of,
     with_keys,
 )
 from ._ranks import Ranks
@@ -42,15 +46,14 @@ def backward(call: AttentionCall, parts: Parts, rows: Rows, affine_grads: bool) 
     """The gradients of this rank's inputs, and its part of those of the affine."""
     whole = _with_all_keys(call, parts)
     sums = GradientSums(call)
-    key, value = (torch.zeros_like(t, dtype=rows.out.dtype) for t in (whole.key, whole.value))
+    totals = [torch.zeros_like(t, dtype=rows.out.dtype) for t in learned_of(whole)]
     for queries in parts.chunks(parts.ranks.rank, parts.query_lengths):
         part = cut(whole, queries, EVERYTHING)
         grads = parts.backward(part, rows.of(queries), affine_grads)
         sums.add(grads, queries)
-        key += grads.key
-        value += grads.value
-    key, value = _sums_of_own(key, value, parts)
-    return Gradients(sums.query, key, value, None, *sums.affine)
+        for total, grad in zip(totals, learned_of(grads), strict=True):
+            total += grad
+    return gradients(sums.query, _sums_of_own(totals, parts), sums.affine)
 
 
 def _with_all_keys(call: AttentionCall, parts: Parts) -> AttentionCall:
@@ -61,12 +64,12 @@ def _with_all_keys(call: AttentionCall, parts: Parts) -> AttentionCall:
     return with_keys(call, [parts.whole(it, lengths) for it in zip(*by_rank, strict=True)])
 
 
-def _sums_of_own(key: Tensor, value: Tensor, parts: Parts) -> list[Tensor]:
-    """Send each rank the gradients of its keys and values, and sum those of this rank's."""
+def _sums_of_own(wholes: Sequence[Tensor], parts: Parts) -> list[Tensor]:
+    """Send each rank the gradients of its keys, values and key bias, and sum those of this rank's."""
     ranks, lengths = parts.ranks, parts.key_lengths
-    pairs = zip(*(parts.by_rank(whole, lengths) for whole in (key, value)), strict=True)
-    form = format_with_length((key, value), lengths[ranks.rank])
-    received = exchange([pack(pair) for pair in pairs], ranks, [form.nbytes] * ranks.size)
+    by_rank = zip(*(parts.by_rank(whole, lengths) for whole in wholes), strict=True)
+    form = format_with_length(wholes, lengths[ranks.rank])
+    received = exchange([pack(it) for it in by_rank], ranks, [form.nbytes] * ranks.size)
     totals, *others = (form.unpack(message) for message in received)
     for other in others:
         for total, grad in zip(totals, other, strict=True):

@@ -2,6 +2,7 @@
 
 Key heads are shared out like query heads; if there are fewer of them than ranks, several ranks receive
 the same one, and its gradients are summed in the order of the ranks. Tables and tau by head are cut.
+The key bias, which every query head has, travels with the query heads.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from .._opaque import Gradients
 from ..contract import AttentionCall
 from ..visibility import TENSORS
 from ._messages import exchange, pack
-from ._parts import Parts, Result, Rows, format_with_length
+from ._parts import Parts, Result, Rows, format_with_length, gradients, learned_of
 from ._ranks import Ranks
 
 
@@ -56,24 +57,26 @@ def backward(call: AttentionCall, parts: Parts, rows: Rows, affine_grads: bool) 
     # Gradients of a key head that several ranks share are sums, which are rounded last.
     sharing = max(1, size // parts.key_heads)
     keys = [grad if sharing > 1 else grad.to(dtype) for grad in (grads.key, grads.value)]
-    by_heads = _hand_back(keys, parts, parts.key_lengths)
-    key, value = (_sums_of_shared(it, sharing) for it in zip(*by_heads, strict=True))
-    affine = (
+    by_heads = _hand_back([*keys, *learned_of(grads)[2:]], parts, parts.key_lengths)
+    by_name = list(zip(*by_heads, strict=True))
+    of_keys = [_sums_of_shared(it, sharing) for it in by_name[:2]]
+    of_keys += [torch.cat(it, 1) for it in by_name[2:]]
+    affine = [
         None if grad is None or table is None else _among_all_heads(grad, table, parts)
         for grad, table in (
             (grads.gain, call.gain),
             (grads.bias, call.bias),
             (grads.tau, call.tau),
         )
-    )
-    return Gradients(query, key, value, None, *affine)
+    ]
+    return gradients(query, of_keys, affine)
 
 
 def _whole_sequence(call: AttentionCall, parts: Parts) -> AttentionCall:
     """The call with this rank's heads of the whole sequence; tables and tau are not yet cut."""
     size, key_heads = parts.ranks.size, parts.key_heads
     heads, each = call.query.shape[1] // size, max(1, key_heads // size)
-    queries = [call.query[:, it : it + heads] for it in range(0, size * heads, heads)]
+    by_rank = [slice(it, it + heads) for it in range(0, size * heads, heads)]
     firsts = [rank * key_heads // size for rank in range(size)]
     names = [name for name in TENSORS if getattr(call.visibility, name) is not None]
     if parts.layout is not None and not parts.has_positions:
@@ -82,19 +85,33 @@ def _whole_sequence(call: AttentionCall, parts: Parts) -> AttentionCall:
     of_queries = [name for name in names if name.startswith("query")]
     of_keys = [name for name in names if name.startswith("key")]
     query, *about_queries = _share_out(
-        [[it, *(getattr(call.visibility, name) for name in of_queries)] for it in queries],
+        [
+            [call.query[:, own], *(getattr(call.visibility, name) for name in of_queries)]
+            for own in by_rank
+        ],
         parts,
         parts.query_lengths,
     )
     about = [getattr(call.visibility, name) for name in of_keys]
+    biases = learned_of(call)[2:]
     key, value, *about_keys = _share_out(
-        [[*(t[:, it : it + each] for t in (call.key, call.value)), *about] for it in firsts],
+        [
+            [
+                *(t[:, it : it + each] for t in (call.key, call.value)),
+                *(t[:, own] for t in biases),
+                *about,
+            ]
+            for it, own in zip(firsts, by_rank, strict=True)
+        ],
         parts,
         parts.key_lengths,
     )
+    key_bias = about_keys.pop(0) if biases else None
     found = dict(zip((*of_queries, *of_keys), (*about_queries, *about_keys), strict=True))
     visibility = replace(call.visibility, **{name: found.get(name) for name in TENSORS})  # type: ignore[arg-type]
-    return replace(call, query=query, key=key, value=value, visibility=visibility)
+    return replace(
+        call, query=query, key=key, value=value, key_bias=key_bias, visibility=visibility
+    )
 
 
 def _with_own_tables(call: AttentionCall, parts: Parts) -> AttentionCall:

@@ -125,18 +125,33 @@ class GradientSums:
                 total += grad
 
 
+def learned_of(holder: AttentionCall | Gradients) -> list[Tensor]:
+    """Keys, values and the key bias, if there is one; or their gradients."""
+    key_bias = [] if holder.key_bias is None else [holder.key_bias]
+    return [holder.key, holder.value, *key_bias]
+
+
+def gradients(
+    query: Tensor, of_keys: Sequence[Tensor], affine: Sequence[Tensor | None]
+) -> Gradients:
+    """All gradients of a call; `of_keys` as :func:`learned_of` lists them."""
+    key, value, *key_bias = of_keys
+    return Gradients(query, key, value, key_bias[0] if key_bias else None, *affine)
+
+
 def keys_of(call: AttentionCall) -> list[Tensor]:
     """Keys, values, and everything that is known about them."""
     about = (getattr(call.visibility, name) for name in ABOUT_KEYS)
-    return [call.key, call.value, *(tensor for tensor in about if tensor is not None)]
+    return [*learned_of(call), *(tensor for tensor in about if tensor is not None)]
 
 
 def with_keys(call: AttentionCall, tensors: Sequence[Tensor]) -> AttentionCall:
     """The call with other keys: the inverse of :func:`keys_of`."""
     key, value, *about = tensors
+    key_bias = None if call.key_bias is None else about.pop(0)
     names = [name for name in ABOUT_KEYS if getattr(call.visibility, name) is not None]
     visibility = replace(call.visibility, **dict(zip(names, about, strict=True)))  # type: ignore[arg-type]
-    return replace(call, key=key, value=value, visibility=visibility)
+    return replace(call, key=key, value=value, key_bias=key_bias, visibility=visibility)
 
 
 def cut(call: AttentionCall, queries: slice, keys: slice) -> AttentionCall:
@@ -146,6 +161,7 @@ def cut(call: AttentionCall, queries: slice, keys: slice) -> AttentionCall:
         query=call.query[:, :, queries],
         key=call.key[:, :, keys],
         value=call.value[:, :, keys],
+        key_bias=None if call.key_bias is None else call.key_bias[:, :, keys],
         visibility=call.visibility.tile(queries, keys),
     )
 

@@ -11,7 +11,7 @@ partial results are kept. The gradients of keys and values travel one step behin
 Besides inputs, outputs and gradients, a rank holds a few pieces.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -31,7 +31,9 @@ from ._parts import (
     Rows,
     cut,
     format_with_length,
+    gradients,
     keys_of,
+    learned_of,
     with_keys,
 )
 from ._ranks import Ranks
@@ -71,14 +73,14 @@ def backward(call: AttentionCall, parts: Parts, rows: Rows, affine_grads: bool) 
         for source, pieces in _travelling(call, plan, index):
             form = plan.gradients_format(call, source, index)
             message = torch.zeros(form.nbytes, dtype=torch.uint8, device=device)
-            grads = form.unpack(message)
-            for (keys, with_piece), (key, value) in zip(pieces, _pairs(grads), strict=True):
+            by_piece = plan.by_piece(form.unpack(message), source, index)
+            for (keys, with_piece), totals in zip(pieces, by_piece, strict=True):
                 for queries in plan.seeing(keys, with_piece):
                     seeing = cut(with_piece, queries, EVERYTHING)
                     part = parts.backward(seeing, rows.of(queries), affine_grads)
                     sums.add(part, queries)
-                    key += part.key
-                    value += part.value
+                    for total, grad in zip(totals, learned_of(part), strict=True):
+                        total += grad
             if travelling is None:
                 home.receive()
             else:
@@ -87,7 +89,7 @@ def backward(call: AttentionCall, parts: Parts, rows: Rows, affine_grads: bool) 
             travelling = pass_on(message, plan.ranks, size)
         home.expect(index, travelling)
     home.receive()
-    return Gradients(sums.query, home.key, home.value, None, *sums.affine)
+    return gradients(sums.query, home.grads, sums.affine)
 
 
 @dataclass(frozen=True)
@@ -137,14 +139,19 @@ class Plan:
         return Format(tuple(part for it in formats for part in it.parts))
 
     def gradients_format(self, call: AttentionCall, rank: int, index: int) -> Format:
-        """The format of a message with the gradients of a rank's keys and values."""
+        """The format of a message with the gradients of a rank's keys, values and key bias."""
         dtype = compute_dtype(call.query.dtype)
         shapes = [
-            (*tensor.shape[:2], length, tensor.shape[3])
+            (*tensor.shape[:2], length, *tensor.shape[3:])
             for length in self.lengths(rank, index)
-            for tensor in (call.key, call.value)
+            for tensor in learned_of(call)
         ]
         return Format(tuple((shape, dtype) for shape in shapes))
+
+    def by_piece(self, tensors: Sequence[Tensor], rank: int, index: int) -> list[Sequence[Tensor]]:
+        """The tensors of a message by the piece they belong to."""
+        each = len(tensors) // len(self.keys[rank][index])
+        return [tensors[first : first + each] for first in range(0, len(tensors), each)]
 
     def seeing(self, keys: Piece, with_piece: AttentionCall) -> Iterator[slice]:
         """The pieces of queries that may see a piece of keys."""
@@ -210,8 +217,7 @@ def _travelling(
             incoming = pass_on(message, ranks, size)
         pieces = plan.keys[source][index]
         tensors = plan.keys_format(call, source, index).unpack(message)
-        each = len(tensors) // len(pieces)
-        calls = (with_keys(call, tensors[at * each :][:each]) for at in range(len(pieces)))
+        calls = (with_keys(call, it) for it in plan.by_piece(tensors, source, index))
         yield source, list(zip(pieces, calls, strict=True))
         if incoming is not None:
             message, source = incoming.wait(), plan.previous(source)
@@ -227,14 +233,12 @@ def _merge(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
 
 
 class _Home:
-    """The gradients of this rank's keys and values, which arrive after each round."""
+    """The gradients of this rank's keys, values and key bias, which arrive after each round."""
 
     def __init__(self, call: AttentionCall, plan: Plan) -> None:
         dtype = compute_dtype(call.query.dtype)
         self._call, self._plan = call, plan
-        self.key, self.value = (
-            torch.empty(t.shape, dtype=dtype, device=t.device) for t in (call.key, call.value)
-        )
+        self.grads = [torch.empty(t.shape, dtype=dtype, device=t.device) for t in learned_of(call)]
         self._under_way: tuple[int, Incoming] | None = None
 
     def expect(self, index: int, incoming: Incoming | None) -> None:
@@ -248,11 +252,9 @@ class _Home:
             return
         index, incoming = self._under_way
         rank = self._plan.ranks.rank
-        grads = self._plan.gradients_format(self._call, rank, index).unpack(incoming.wait())
-        for piece, (key, value) in zip(self._plan.keys[rank][index], _pairs(grads), strict=True):
-            self.key[:, :, piece.local], self.value[:, :, piece.local] = key, value
+        tensors = self._plan.gradients_format(self._call, rank, index).unpack(incoming.wait())
+        by_piece = self._plan.by_piece(tensors, rank, index)
+        for piece, grads in zip(self._plan.keys[rank][index], by_piece, strict=True):
+            for whole, grad in zip(self.grads, grads, strict=True):
+                whole[:, :, piece.local] = grad
         self._under_way = None
-
-
-def _pairs(tensors: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    return list(zip(tensors[::2], tensors[1::2], strict=True))

@@ -49,6 +49,7 @@ def context_parallel_attention(
     tau: float | Tensor = 10.0,
     affine: DistanceAffine | None = None,
     scale: float | None = None,
+    key_bias: Tensor | None = None,
     return_lse: bool = False,
     backend: str = "auto",
     layout: SequenceLayout | None = None,
@@ -72,6 +73,7 @@ def context_parallel_attention(
             every rank gets the whole of it.
         affine: tables by distance instead of tau; the same on all ranks, with gradients like tau.
         scale: as in the op.
+        key_bias: as in the op, of this rank's keys.
         return_lse: as in the op.
         backend: "auto", or a backend with passes below autograd: reference, tiled, cpu or triton.
         layout: how the sequence is cut over the ranks. Gives the default positions.
@@ -99,7 +101,16 @@ def context_parallel_attention(
         if layout is not None:
             _check_layout(layout, ranks, query, key)
         seen = _with_positions(seen, layout, query, key)
-        call = checked_call(query, key, value, affine=affine, tau=tau, visibility=seen, scale=scale)
+        call = checked_call(
+            query,
+            key,
+            value,
+            affine=affine,
+            tau=tau,
+            visibility=seen,
+            scale=scale,
+            key_bias=key_bias,
+        )
         chosen = choose(call, return_lse, backend, below_autograd=True)
         reason = METHODS[method].refusal(call, ranks)
         if reason is not None:
@@ -207,6 +218,7 @@ def _fields(call: AttentionCall, method: str, layout: SequenceLayout | None) -> 
         "query (batch, heads, head_dim)": [*call.query.shape[:2], call.query.shape[3]],
         "key (batch, heads, head_dim)": [*call.key.shape[:2], call.key.shape[3]],
         "value (batch, heads, head_dim)": [*call.value.shape[:2], call.value.shape[3]],
+        "key_bias": "given" if call.key_bias is not None else None,
         "dtype": call.query.dtype,
         "device": call.query.device.type,
         "tau": None if call.tau is None else (call.tau.dtype, call.tau.tolist()),

@@ -36,6 +36,10 @@ struct BackwardMemory {
     float *weights, *grad_scores, *scores, *grad_logits;
     // The same as left sides: floats where they are, or rounded to pairs, and what rounding lost.
     LeftSides<Operand> left, rest;
+    // Biases of a block of keys, and the sums of their gradients over a tile and over all queries; null if
+    // the call has none.
+    float *key_bias, *tile_grad_bias;
+    double* grad_key_bias;
     float *gain, *bias, *buffer;
     size_t bytes;
 };
@@ -71,6 +75,11 @@ static BackwardMemory<Operand> backward_memory(const Plan& plan, void* memory) {
             sides->grad_columns = pieces.take<Operand>(operands<Operand>(BACK_QUERIES) * TILE_ROW);
             sides->grad_rows = pieces.take<Operand>(BACK_QUERIES * TILE_ROW);
         }
+    }
+    if (call.key_bias.data) {
+        m.key_bias = pieces.take(BACK_KEYS);
+        m.tile_grad_bias = pieces.take(BACK_KEYS);
+        m.grad_key_bias = reinterpret_cast<double*>(pieces.take(2 * BACK_KEYS));
     }
     m.gain = pieces.take(BACK_KEYS);
     m.bias = pieces.take(BACK_KEYS);
@@ -140,7 +149,7 @@ static void pack_head(const Plan& plan, const BackwardMemory<Operand>& m, int64_
 }
 
 // Turn a row of scores and gradients of weights into weights and gradients of scores.
-template <bool MASKED, bool AFFINE, class Operand>
+template <bool MASKED, bool AFFINE, bool KEY_BIAS, class Operand>
 SIA_INLINE void backward_row(const BackwardMemory<Operand>& m, int64_t i, RowAffine affine, float base,
                              float delta, int64_t first, int64_t end) {
     const Vec hidden = splat(-__builtin_inff()), nothing = {};
@@ -160,6 +169,7 @@ SIA_INLINE void backward_row(const BackwardMemory<Operand>& m, int64_t i, RowAff
             if (MASKED) store(scores + c, bias == hidden ? nothing : score);
             store(m.grad_logits + i * TILE_ROW + c, grad_logit);
         }
+        if (KEY_BIAS) store(m.tile_grad_bias + c, load(m.tile_grad_bias + c) + grad_logit);
         store(weights + c, weight);
         store(grads + c, grad_logit * gain);
     }
@@ -327,10 +337,14 @@ static void backward_tile(const Plan& plan, const TilePlace& place, const Backwa
             if (!silent && first < end) {
                 RowAffine affine = row_affine(plan, place, row, range, m.gain, m.bias, &saw_bad);
                 float base = m.base[place.query + row], delta = m.delta[place.query + row];
-                if (affine.masked)
-                    backward_row<true, AFFINE>(m, row, affine, base, delta, first, end);
+                if (affine.masked && m.key_bias)
+                    backward_row<true, AFFINE, true>(m, row, affine, base, delta, first, end);
+                else if (affine.masked)
+                    backward_row<true, AFFINE, false>(m, row, affine, base, delta, first, end);
+                else if (m.key_bias)
+                    backward_row<false, AFFINE, true>(m, row, affine, base, delta, first, end);
                 else
-                    backward_row<false, AFFINE>(m, row, affine, base, delta, first, end);
+                    backward_row<false, AFFINE, false>(m, row, affine, base, delta, first, end);
             }
             int64_t low = silent ? 0 : first, high = silent ? 0 : end;
             float* tiles[] = {m.weights, m.grad_scores, m.scores, m.grad_logits};
@@ -367,14 +381,23 @@ static void backward_keys(const Plan& plan, const BackwardMemory<Operand>& m, in
                m.buffer);
     memset(m.grad_keys, 0, BACK_KEYS * size * 4);
     memset(m.grad_values, 0, BACK_KEYS * value_size * 4);
+    if (m.key_bias) memset(m.grad_key_bias, 0, BACK_KEYS * sizeof(double));
     for (int64_t n = 0; n < geometry.query_blocks; ++n) {
         TilePlace place = tile_place(plan, batch, head, n, block, nullptr);
         if (place.kind == Tile::EMPTY) continue;
         int64_t queries = least(BACK_QUERIES, call.query_length - place.query);
+        take_key_bias(call, batch, m.key_bias, place);
+        if (m.key_bias) memset(m.tile_grad_bias, 0, BACK_KEYS * 4);
         if (plan.affine_grads)
             backward_tile<true>(plan, place, m, queries, line, far);
         else
             backward_tile<false>(plan, place, m, queries, line, far);
+        if (m.key_bias)
+            for (int64_t k = 0; k < count; ++k) m.grad_key_bias[k] += m.tile_grad_bias[k];
+    }
+    if (m.key_bias) {
+        int64_t at = (batch * call.query_heads + head) * call.key_length + start;
+        for (int64_t k = 0; k < count; ++k) call.grad_key_bias[at + k] = float(m.grad_key_bias[k]);
     }
     // Query heads that share a key head come one after the other.
     bool add = head % plan.group != 0;

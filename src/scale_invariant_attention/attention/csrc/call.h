@@ -24,6 +24,12 @@ struct Flags {
     int64_t row;
 };
 
+// A number per key, [batch, query heads, keys], the keys side by side.
+struct KeyBias {
+    const float* data;  // may be null
+    int64_t batch, head;
+};
+
 // Gain, bias or tau by head; `head` is 0 when the heads share it.
 struct Table {
     const float* data;  // may be null
@@ -43,6 +49,7 @@ struct Call {
     int64_t storage, threads;
     int64_t batch, query_heads, key_heads, query_length, key_length, head_size, value_size;
     Tensor query, key, value;
+    KeyBias key_bias;
     Visibility visibility;
     double scale;
     Table gain, bias;      // tables by distance, or null
@@ -52,7 +59,7 @@ struct Call {
     float *out, *lse;      // [B, Hq, Lq, Dv] and [B, Hq, Lq], written forward, read backward
     // Backward only.
     const float *grad_out, *grad_lse;  // like out and lse
-    float *grad_query, *grad_key, *grad_value;  // like the inputs, float32, contiguous
+    float *grad_query, *grad_key, *grad_value, *grad_key_bias;  // like the inputs, float32, contiguous
     // By query head, distance and kind (gain, bias), and by query head for tau where the distance
     // lies beyond the table; null if not requested.
     double *grad_affine, *grad_far_tau;

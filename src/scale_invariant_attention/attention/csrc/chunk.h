@@ -50,7 +50,9 @@ static void chunk_item_of(const Plan& plan, int64_t item, void* memory) {
         bool any = pack_keys(call, batch, key_head, block, m.keys, m.values, m.bad, of_head(0).buffer);
         for (int64_t n = 0; n < plan.group; ++n) {
             TilePlace tile = tile_place(plan, batch, first_head + n, 0, block, any ? m.bad : nullptr);
-            forward_tile(plan, tile, of_head(n), m.keys, m.values, queries);
+            ForwardMemory<Operand> own = of_head(n);
+            take_key_bias(call, batch, own.key_bias, tile);
+            forward_tile(plan, tile, own, m.keys, m.values, queries);
         }
     }
     float* partial = plan.partial + item * plan.group * queries * partial_floats(call);

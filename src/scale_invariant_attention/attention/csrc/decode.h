@@ -149,7 +149,7 @@ SIA_INLINE void store_partial(float* partial, const Softmax& softmax, int64_t ro
 }
 
 struct DecodeMemory {
-    float *query, *scores, *gain, *bias, *keys, *values, *out;
+    float *query, *scores, *gain, *bias, *key_bias, *keys, *values, *out;
     Softmax softmax;
     uint8_t* bad;
     size_t bytes;
@@ -168,6 +168,7 @@ static DecodeMemory decode_memory(const Plan& plan, void* memory) {
     m.softmax.is_bad = reinterpret_cast<uint8_t*>(pieces.take(rows));
     m.gain = pieces.take(CACHE_BLOCK);
     m.bias = pieces.take(CACHE_BLOCK);
+    m.key_bias = call.key_bias.data ? pieces.take(CACHE_BLOCK) : nullptr;
     m.keys = pieces.take(CACHE_BLOCK * call.head_size);
     m.values = pieces.take(CACHE_BLOCK * call.value_size);
     m.out = pieces.take(rows * round_up(call.value_size, PANEL));
@@ -218,6 +219,7 @@ static void attend_block(const Plan& plan, const DecodeMemory& m, int64_t batch,
     for (int64_t r = 0; r < rows; ++r) {
         int64_t head = key_head * plan.group + r / call.query_length, i = r % call.query_length;
         TilePlace place = tile_place(plan, batch, head, i, block, bad);
+        take_key_bias(call, batch, m.key_bias, place);
         Range range = seen_range(call, place, 0, 1);
         float *scores = m.scores + r * CACHE_BLOCK, *out = m.out + r * width;
         int64_t first = range.low / PANEL * PANEL, end = round_up(range.high, PANEL);

@@ -73,7 +73,7 @@ static void pack_block(const Plan& plan, int64_t item, void* memory) {
 template <class Operand>
 struct ForwardMemory {
     Operand* query;
-    float *scores, *rest, *tops, *out, *gain, *bias, *buffer;
+    float *scores, *rest, *tops, *out, *gain, *bias, *key_bias, *buffer;
     Softmax softmax;
     size_t bytes;
 };
@@ -94,6 +94,7 @@ static ForwardMemory<Operand> forward_memory(const Plan& plan, void* memory) {
     m.softmax.is_bad = reinterpret_cast<uint8_t*>(pieces.take(QUERIES / 4));
     m.gain = pieces.take(KEYS);
     m.bias = pieces.take(KEYS);
+    m.key_bias = call.key_bias.data ? pieces.take(KEYS) : nullptr;
     m.buffer = pieces.take(row_buffer_floats(call));
     m.bytes = pieces.used * sizeof(float);
     return m;
@@ -106,16 +107,17 @@ static size_t forward_bytes(const Plan& plan) {
 }
 
 // Turn sums, which are scores, into logits with the line's gain and bias, and keep the highest.
-template <class Operand>
+template <class Operand, bool KEY_BIAS>
 struct Logits {
     float *to, *tops;
-    const float *gain, *bias;
+    const float *gain, *bias, *key_bias;
     float scale;
     SIA_METHOD void operator()(int i, const Vec (&sums)[VECTORS]) const {
         Vec top = load(tops + i * WIDTH);
         for (int v = 0; v < VECTORS; ++v) {
-            Vec logits = score<Operand>(sums[v], scale) * load(gain - i + v * WIDTH) +
-                         load(bias - i + v * WIDTH);
+            Vec shift = load(bias - i + v * WIDTH);
+            if (KEY_BIAS) shift += load(key_bias + v * WIDTH);
+            Vec logits = score<Operand>(sums[v], scale) * load(gain - i + v * WIDTH) + shift;
             store(to + i * SCORE_ROW + v * WIDTH, logits);
             top = max(top, logits);
         }
@@ -158,7 +160,7 @@ static Strip make_strip(const Call& call, const TilePlace& place, int64_t first,
     return strip;
 }
 
-template <class Operand>
+template <class Operand, bool KEY_BIAS>
 static void strip_scores(const Plan& plan, const TilePlace& place, const Strip& strip,
                          const ForwardMemory<Operand>& m, const Operand* keys) {
     const float* gain = plan.lines.gain + place.head * plan.lines.gain_head - place.offset;
@@ -173,10 +175,11 @@ static void strip_scores(const Plan& plan, const TilePlace& place, const Strip& 
             int64_t row = strip.first + i;
             float *scores = m.scores + i * SCORE_ROW + c, *tops = m.tops + i * WIDTH;
             const Operand* query = m.query + row * PANEL;
+            const float* key_bias = KEY_BIAS ? place.key_bias + c : nullptr;
             if (strip.plain[i / ROWS])
                 product_of_rows<PANEL, 1>(
                     strip.queries - i, query, QUERIES * PANEL, keys + c * depth, depth,
-                    Logits<Operand>{scores, tops, gain + c - row, bias + c - row, scale});
+                    Logits<Operand, KEY_BIAS>{scores, tops, gain + c - row, bias + c - row, key_bias, scale});
             else
                 product_of_rows<PANEL, 1>(strip.queries - i, query, QUERIES * PANEL, keys + c * depth,
                                           depth, Scores<Operand>{scores, SCORE_ROW, scale});
@@ -230,7 +233,10 @@ static void forward_tile(const Plan& plan, const TilePlace& place, const Forward
     for (int64_t first = 0; first < queries; first += STRIP) {
         Strip strip = make_strip<Operand>(plan.call, place, first, queries);
         if (strip.seen.low >= strip.seen.high) continue;
-        strip_scores(plan, place, strip, m, keys);
+        if (place.key_bias)
+            strip_scores<Operand, true>(plan, place, strip, m, keys);
+        else
+            strip_scores<Operand, false>(plan, place, strip, m, keys);
         strip_softmax(plan, place, strip, m, queries);
         strip_values(plan, strip, m, values);
     }
@@ -271,6 +277,7 @@ static void forward_item_of(const Plan& plan, int64_t item, void* memory) {
         const uint8_t* bad = plan.bad_blocks[packed] ? plan.bad_keys + packed * KEYS : nullptr;
         TilePlace tile = tile_place(plan, batch, query_head, block, n, bad);
         if (tile.kind == Tile::EMPTY) continue;
+        take_key_bias(call, batch, m.key_bias, tile);
         forward_tile(plan, tile, m, keys + packed * key_block_size<Operand>(call),
                      values + packed * value_block_size<Operand>(call), queries);
     }

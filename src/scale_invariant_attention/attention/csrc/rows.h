@@ -23,6 +23,8 @@ struct TilePlace {
     int64_t keys;        // number of keys
     int64_t offset;      // position of the first query minus that of the first key: RANGES only
     const uint8_t* bad;  // which keys are not finite; null when all are
+    const float* key_bias;  // of its keys, whole panels; null if the call has none
+    bool hides;             // whether some key bias is -inf
 };
 
 static TilePlace tile_place(const Plan& plan, int64_t batch, int64_t head, int64_t query_block,
@@ -51,6 +53,29 @@ static TilePlace tile_place(const Plan& plan, int64_t batch, int64_t head, int64
     return place;
 }
 
+// Note the biases of a tile's keys, copied to `buffer` and followed by zeros up to a whole panel.
+static void take_key_bias(const Call& call, int64_t batch, float* buffer, TilePlace& place) {
+    const KeyBias& given = call.key_bias;
+    if (!given.data) return;
+    memcpy(buffer, given.data + batch * given.batch + place.head * given.head + place.key,
+           place.keys * 4);
+    memset(buffer + place.keys, 0, (round_up(place.keys, PANEL) - place.keys) * 4);
+    IntVec hides = {};
+    for (int64_t c = 0; c < place.keys; c += WIDTH) hides |= load(buffer + c) == splat(-__builtin_inff());
+    for (int v = 0; v < WIDTH; ++v) place.hides |= hides[v] != 0;
+    place.key_bias = buffer;
+}
+
+// Add biases of keys to biases by distance. What either of them hides stays hidden.
+SIA_INLINE void add_key_bias(const float* key_bias, float* bias, int64_t first, int64_t end) {
+    const Vec hidden = splat(-__builtin_inff());
+    for (int64_t c = first; c < end; c += WIDTH) {
+        Vec by_distance = load(bias + c), by_key = load(key_bias + c), total = by_distance + by_key;
+        total = by_distance == hidden ? hidden : total;
+        store(bias + c, by_key == hidden ? hidden : total);
+    }
+}
+
 // The keys that some of the rows [first, first + ROWS) see.
 SIA_INLINE Range seen_range(const Call& call, const TilePlace& place, int64_t first, int64_t rows) {
     if (place.kind != Tile::RANGES) return {0, place.keys};
@@ -62,7 +87,7 @@ SIA_INLINE Range seen_range(const Call& call, const TilePlace& place, int64_t fi
 // Whether the rows [first, first + rows) of a tile all see the same whole panels, so no mask is needed.
 SIA_INLINE bool all_see_all(const Call& call, const TilePlace& place, int64_t first, int64_t rows,
                             Range range) {
-    if (place.kind != Tile::RANGES) return false;
+    if (place.kind != Tile::RANGES || place.hides) return false;
     int64_t low = range.low / PANEL * PANEL, high = round_up(range.high, PANEL);
     return visible_range(call, place.offset + first + rows - 1, place.keys).low <= low &&
            visible_range(call, place.offset + first, place.keys).high >= high;
@@ -82,9 +107,12 @@ static RowAffine row_affine(const Plan& plan, const TilePlace& place, int64_t i,
         gain_line -= offset;
         bias_line -= offset;
         Range own = visible_range(call, offset, place.keys);
-        if (own.low <= first && own.high >= end) return {gain_line, bias_line, false};
-        memcpy(gain + first, gain_line + first, (end - first) * 4);
+        bool sees_all = own.low <= first && own.high >= end;
+        if (sees_all && !place.key_bias) return {gain_line, bias_line, false};
         memcpy(bias + first, bias_line + first, (end - first) * 4);
+        if (place.key_bias) add_key_bias(place.key_bias, bias, first, end);
+        if (sees_all) return {gain_line, bias, place.hides};
+        memcpy(gain + first, gain_line + first, (end - first) * 4);
         for (int64_t c = first; c < own.low && c < end; ++c) bias[c] = -__builtin_inff();
         for (int64_t c = greatest(first, own.high); c < end; ++c) bias[c] = -__builtin_inff();
         return {gain, bias, true};
@@ -108,8 +136,11 @@ static RowAffine row_affine(const Plan& plan, const TilePlace& place, int64_t i,
             gain[c] = far.gain;
             bias[c] = far.bias;
         }
-        if (place.bad && place.bad[c] && bias[c] != -__builtin_inff()) *saw_bad = true;
+        bool is_hidden = bias[c] == -__builtin_inff() ||
+                         (place.hides && place.key_bias[c] == -__builtin_inff());
+        if (place.bad && place.bad[c] && !is_hidden) *saw_bad = true;
     }
+    if (place.key_bias) add_key_bias(place.key_bias, bias, first, end);
     return {gain, bias, true};
 }
 
