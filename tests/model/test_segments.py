@@ -193,7 +193,7 @@ def test_documents_take_at_most_twice_their_tokens():
 
 def test_context_parallel_is_refused():
     with pytest.raises(
-        ValueError, match="context_parallel must be None for a scheme with a memory"
+        NotImplementedError, match="context_parallel must be None for schemes with a memory"
     ):
         tiny_model("infini-rope")(random_tokens(1, 8), context_parallel=ContextParallel())
 

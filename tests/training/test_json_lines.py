@@ -81,7 +81,7 @@ def test_there_may_be_no_log_yet(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-NESTED = b'{"a":' * 900 + b"1" + b"}" * 900
+NESTED = b'{"a":' * 9_000 + b"1" + b"}" * 9_000
 
 
 @pytest.mark.parametrize(

@@ -90,8 +90,9 @@ def _attention(call: AttentionCall) -> tuple[Tensor, Tensor]:
 
     bad_query = ~torch.isfinite(query).all(-1)
     bad_key = ~(torch.isfinite(key).all(-1) & torch.isfinite(value).all(-1))
-    key_bias = call.key_bias
-    if key_bias is not None:
+    if call.key_bias is not None:
+        # Sums follow the layout, and equal values must give equal bits in any.
+        key_bias = call.key_bias.contiguous()
         visible = visible & (key_bias != -torch.inf).unsqueeze(-2)
         bad_key = bad_key | ~torch.isfinite(key_bias)
         bias = bias + torch.where(torch.isfinite(key_bias), key_bias, 0).unsqueeze(-2)

@@ -8,13 +8,13 @@ Shapes: B batch, L tokens, W width, V vocabulary.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from os import PathLike
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..arguments import integer, shown
+from ..arguments import integer
 from ..attention.backends import BACKENDS
 from ..attention.numerics import compute_dtype
 from ..schemes import ModelScheme, SchemeLayer, rotation
@@ -349,7 +349,7 @@ class GPT(nn.Module):
             missing = [each.name for each in fields(GPTConfig) if each.name not in values]
             if missing:
                 raise ValueError(f"its configuration lacks {', '.join(missing)}")
-            check_sizes(values, tensors)
+            storage.check_sizes(values, tensors)
             with torch.device("meta"):
                 model = cls(
                     GPTConfig.from_dict(values),
@@ -388,25 +388,6 @@ def _check_arguments(
     given = checkpoint_activations
     if not isinstance(given, bool):
         raise TypeError(f"checkpoint_activations must be True or False, got {given!r}")
-
-
-def check_sizes(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Refuse a configuration whose sizes are not those of the weights, before anything is built.
-
-    `values` are the fields of a ``GPTConfig``, unchecked: a width of 2**40 would exhaust the memory.
-    """
-    embedding = tensors.get("embedding.weight")
-    if embedding is None or embedding.ndim != 2:
-        raise ValueError("its weights do not fit its configuration: embedding.weight is missing")
-    vocab_size, width = embedding.shape
-    layers = len({name.split(".")[1] for name in tensors if name.startswith("blocks.")})
-    for name, size in (("vocab_size", vocab_size), ("width", width), ("layers", layers)):
-        given = integer(name, values[name], at_least=1)
-        if given != size:
-            raise ValueError(
-                f"its weights do not fit its configuration: {name} is {shown(given)} in the "
-                f"configuration, but {size} in the weights"
-            )
 
 
 def _check_tensors(model: GPT, tensors: dict[str, Tensor]) -> None:

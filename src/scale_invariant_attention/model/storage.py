@@ -9,6 +9,7 @@ that ``config.json`` does not name.
 
 import os
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..arguments import integer, json_value
+from ..arguments import integer, json_value, shown
 from ..files import FileRecord, locked, partial_path, sync_folder, write_new_file
 from ..files.manifest import Manifest, ManifestFormat
 from ..files.safetensors_format import check_storable, read_safetensors, safetensors_bytes
@@ -256,3 +257,22 @@ def _read_config_file(path: Path) -> Manifest:
 def _some(names: list[str]) -> str:
     shown = ", ".join(repr(name) for name in names[:5])
     return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
+
+
+def check_sizes(values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Refuse a configuration whose sizes are not those of the weights, before anything is built.
+
+    `values` are the fields of a ``GPTConfig``, unchecked: a width of 2**40 would exhaust the memory.
+    """
+    embedding = tensors.get("embedding.weight")
+    if embedding is None or embedding.ndim != 2:
+        raise ValueError("its weights do not fit its configuration: embedding.weight is missing")
+    vocab_size, width = embedding.shape
+    layers = len({name.split(".")[1] for name in tensors if name.startswith("blocks.")})
+    for name, size in (("vocab_size", vocab_size), ("width", width), ("layers", layers)):
+        given = integer(name, values[name], at_least=1)
+        if given != size:
+            raise ValueError(
+                f"its weights do not fit its configuration: {name} is {shown(given)} in the "
+                f"configuration, but {size} in the weights"
+            )

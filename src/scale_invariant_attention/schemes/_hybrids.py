@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..arguments import integer, positive_number, real_number
-from ._entries import BLUE, PURPLE, LineStyle, NamedScheme
+from ._entries import BLACK, WINE, LineStyle, NamedScheme
 from ._positions import TokenPositions, check_train_length
 from .distance import ScaleInvariant
 from .rotary import RoPE, TruncatedRoPE
@@ -151,7 +151,7 @@ HYBRIDS = (
         "Three of four layers have RoPE and see the nearest tokens, every fourth has no rotation, sees "
         "all tokens, and sharpens its logits as the text grows.",
         "Meta AI, 2025, Llama 4",
-        LineStyle(*PURPLE, "-.", "$4$"),
+        LineStyle(*WINE, "-.", "$4$"),
         formula=f"3 layers with {LOCAL}; then 1 without rotation, query scale "
         "1 + 0.1 log(1 + floor(n / window))",
     ),
@@ -162,7 +162,7 @@ HYBRIDS = (
         "One layer without rotation that sees all tokens, with logits that sharpen as the text grows, "
         "then three with RoPE that see the nearest tokens.",
         "Puvvada et al., 2025, arXiv:2504.08719",
-        LineStyle(*PURPLE, ":", "$W$"),
+        LineStyle(*WINE, ":", "$W$"),
         formula=f"1 layer without rotation, query scale log(T + n - 1) / log(T); then 3 with {LOCAL}",
     ),
     NamedScheme(
@@ -172,7 +172,7 @@ HYBRIDS = (
         "Three of four layers have RoPE and see the nearest tokens, every fourth has the recommended "
         "scheme and sees all tokens.",
         "this package",
-        LineStyle(*BLUE, "-", "$G$"),
+        LineStyle(*BLACK, "-", "$G$"),
         formula=f"3 layers with {LOCAL}; then 1 with p-RoPE in a quarter of the pairs, gain "
         "sqrt(1 + 2 log(1 + t/tau)), bias -2 log(1 + t/tau), tau from 1 to 30 over the heads",
     ),

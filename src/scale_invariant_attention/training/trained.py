@@ -11,9 +11,8 @@ from torch import Tensor
 from ..files.json_files import read_json_object
 from ..files.manifest import verified
 from ..model import GPT, GPTConfig
-from ..model.gpt import check_sizes
 from ..model.pretrained import RECORD, model_folder
-from ..model.storage import MODEL_TYPE, SavedModelError
+from ..model.storage import MODEL_TYPE, SavedModelError, check_sizes
 from .checkpoints import NAME, Checkpoint, latest_checkpoint, load_checkpoint
 from .config import TrainingConfig
 from .runs import CHECKPOINTS, CONFIG, METRICS, MODEL, differences, read_config
