@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..arguments import integer, positive_number, real_number
-from ._entries import BLACK, WINE, LineStyle, NamedScheme
+from ._entries import PURPLE, WINE, LineStyle, NamedScheme
 from ._positions import TokenPositions, check_train_length
 from .distance import ScaleInvariant
 from .rotary import RoPE, TruncatedRoPE
@@ -172,7 +172,7 @@ HYBRIDS = (
         "Three of four layers have RoPE and see the nearest tokens, every fourth has the recommended "
         "scheme and sees all tokens.",
         "this package",
-        LineStyle(*BLACK, "-", "$G$"),
+        LineStyle(*PURPLE, "-", "$G$"),
         formula=f"3 layers with {LOCAL}; then 1 with p-RoPE in a quarter of the pairs, gain "
         "sqrt(1 + 2 log(1 + t/tau)), bias -2 log(1 + t/tau), tau from 1 to 30 over the heads",
     ),
