@@ -120,8 +120,9 @@ class Experiment:
         """Header of the table's first column."""
         if self.compares == "candidates" and "label" in self.row:
             return "model"
-        names = {"schemes": ", ".join(self.row), "candidates": "tau"}
-        return names.get(self.compares, self.name)
+        # The labels of converted models are names of schemes.
+        row = ", ".join(self.row).replace("label", "scheme")
+        return {"schemes": row, "candidates": "tau"}.get(self.compares, self.name)
 
     @property
     def measure(self) -> str:
