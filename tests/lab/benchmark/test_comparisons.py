@@ -14,7 +14,7 @@ from scale_invariant_attention.lab.benchmark.comparisons import (
 from scale_invariant_attention.lab.benchmark.problem import Problem
 from scale_invariant_attention.lab.benchmark.rivals import rival_named
 
-TINY = Lengths(usual=16, flex=(16,), window=4, windowed=32, decode=64)
+TINY = Lengths(usual=16, flex=(16,), window=4, windowed=32, decode=64, grouped=64, chunk=64)
 PROBLEM = Problem(2, 8, 16, "forward")
 
 
@@ -61,9 +61,11 @@ def test_the_median_over_rounds_counts(times):
         ("transform by tables", {"tau": 1, "tables": 3, "identity": 2}, 1.5, "at most", 1.05),
         ("table gradients", {"learned": 6, "fixed": 5, "forward": 1}, 0.25, "at most", 0.10),
         ("window", {"window": 1, "full": 8}, 0.125, "at most", 0.10),
-        ("relative to SDPA", {"tiled": 1, "sdpa": 2}, 0.5, "at most", 1.00),
+        ("one query, time relative to SDPA", {"tiled": 1, "sdpa": 2}, 0.5, "at most", 1.00),
+        ("with a mask", {"tiled": 1, "sdpa": 2}, 0.5, "at most", 0.80),
+        ("of bfloat16 to float32", {"float32": 3, "bfloat16": 2}, 0.75, "at least", 0.85),
         ("speed-up", {"one": 3, "two": 2}, 1.5, "at least", 1.85),
-        ("tiny call", {"tiled": 0.003, "sdpa": 0.001}, 10, "at most", 30),
+        ("tiny call", {"tiled": 0.003, "sdpa": 0.001}, 10, "at most", 15),
     ],
 )
 def test_the_number_computed_from_a_round(every_comparison, name, turn, value, sense, target):
@@ -82,8 +84,18 @@ def test_decoding_is_compared_with_the_bandwidth(every_comparison):
             assert (quantity.sense, quantity.target) == ("at least", 0.70)
 
 
+def test_bfloat16_is_compared_with_sdpa_in_bfloat16(every_comparison):
+    targets = {"forward": 0.50, "forward+backward": 0.65}
+    for comparison in every_comparison:
+        for quantity in quantities([comparison], "in bfloat16, time relative to SDPA"):
+            assert comparison.problem.setting.dtype == torch.bfloat16
+            assert quantity.target == targets.pop(comparison.problem.pass_name)
+            assert quantity.of_round({"tiled": 1, "sdpa": 2}) == pytest.approx(0.5)
+    assert not targets
+
+
 def test_every_comparison_runs(every_comparison):
-    assert len(every_comparison) == 4 + 2 + 2 + 4 + 2 + 8 + 2
+    assert len(every_comparison) == 4 + 2 + 2 + 4 + 2 + 2 + 1 + 3 + 8 + 2
     for comparison in every_comparison:
         for run in comparison.runs().values():
             run()
@@ -92,7 +104,9 @@ def test_every_comparison_runs(every_comparison):
 def test_full_comparisons_have_the_lengths_of_the_targets():
     tiled, sdpa = rival_named("tiled"), rival_named("sdpa")
     full = list(all_comparisons(tiled, sdpa, tiled, 10.0, comparisons.FULL))
-    assert {comparison.problem.length for comparison in full} == {16, 4096, 8192, 16384, 65536}
+    assert {comparison.problem.length for comparison in full} == {
+        *(16, 4096, 8192, 16384, 65536, 131072)
+    }
 
 
 def test_the_number_of_threads_is_restored(every_comparison):
@@ -111,5 +125,5 @@ def test_comparisons_that_need_flex_or_a_second_core_are_skipped(monkeypatch):
         t.names
         for t in all_comparisons(rival_named("tiled"), rival_named("sdpa"), None, 10.0, TINY)
     ]
-    assert len(names) == 4 + 2 + 4 + 2 + 2
+    assert len(names) == 4 + 2 + 4 + 2 + 2 + 1 + 3 + 2
     assert not [name for name in names if "speed-up" in name or "flex" in name]

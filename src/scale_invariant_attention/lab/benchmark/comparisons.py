@@ -5,20 +5,24 @@ A result is computed within every round, in which all sides take one turn; its m
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from statistics import median
 
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
 from ...attention import DistanceAffine
-from .problem import DECODE, FORWARD, FORWARD_AND_BACKWARD, Problem
+from .problem import DECODE, FORWARD, FORWARD_AND_BACKWARD, Inputs, Problem, Setting
 from .records import (
     AT_LEAST,
     AT_MOST,
     CALL_OVERHEAD,
+    CHUNK_TIME_TO_SDPA,
     DECODE_TIME_TO_SDPA,
+    HALF_BANDWIDTH,
+    HALF_TIME_TO_SDPA,
     MICROSECONDS,
     RATIO,
     SHARE,
@@ -37,6 +41,10 @@ from .timing import Spread, interleaved
 SHAPES = ("6x128", "12x64")
 THREADED_SHAPES = (*SHAPES, "1x128", "1x64")
 BOTH_PASSES = (FORWARD, FORWARD_AND_BACKWARD)
+HALF = Setting(dtype_name="bfloat16")
+# Query heads and key heads of a grouped cache.
+GROUPED_SHAPE, KEY_HEADS = "32x128", 8
+CHUNKS = (16, 24, 32)
 
 TINY_LENGTH = 16
 # Calls in one turn of a tiny problem, to get far above the resolution of the clock.
@@ -93,10 +101,12 @@ class Lengths:
     window: int = 512
     windowed: int = 16384
     decode: int = 65536
+    grouped: int = 131072
+    chunk: int = 16384
 
 
 FULL = Lengths()
-QUICK = Lengths(usual=64, flex=(64,), window=8, windowed=256, decode=1024)
+QUICK = Lengths(usual=64, flex=(64,), window=8, windowed=256, decode=1024, grouped=1024, chunk=256)
 
 
 def all_comparisons(
@@ -125,6 +135,16 @@ def all_comparisons(
     for shape in SHAPES:
         problem = _problem(shape, at.decode, DECODE)
         yield _decode(rival, baseline, problem, read_gigabytes_per_second)
+    for pass_name in BOTH_PASSES:
+        problem = replace(_problem(SHAPES[0], at.usual, pass_name), setting=HALF)
+        target = HALF_TIME_TO_SDPA[pass_name]
+        quantity = Quantity.quotient(
+            "in bfloat16, time relative to SDPA", rival.name, BASELINE, target
+        )
+        yield _side_by_side(problem, _attentions(rival, baseline), quantity)
+    yield _grouped_decode(rival, _problem(GROUPED_SHAPE, at.grouped, DECODE))
+    for queries in CHUNKS:
+        yield _chunk(rival, _problem(SHAPES[0], at.chunk, FORWARD), queries)
     for shape, pass_name in product(THREADED_SHAPES if cores() > 1 else (), BOTH_PASSES):
         yield _threads(rival, _problem(shape, at.usual, pass_name))
     for pass_name in (FORWARD, DECODE):
@@ -201,6 +221,40 @@ def _decode(
         SHARE,
     )
     return _side_by_side(problem, _attentions(rival, baseline), time, bandwidth)
+
+
+def _grouped_decode(rival: Rival, problem: Problem) -> Comparison:
+    def runs() -> Runs:
+        inputs = problem.inputs()
+        # A view of fewer heads would keep all of them in memory.
+        key, value = (it[:, :KEY_HEADS].clone() for it in (inputs.key, inputs.value))
+        grouped = inputs._replace(key=key, value=value)
+        half = Inputs(*(it.to(HALF.dtype) for it in grouped))
+        sides = {"float32": grouped, "bfloat16": half}
+        return {name: problem.run(rival.attention, it) for name, it in sides.items()}
+
+    quantity = Quantity(
+        f"one query, {KEY_HEADS} key heads, bytes per second of bfloat16 to float32",
+        lambda t: t["float32"] / t["bfloat16"] / 2,
+        HALF_BANDWIDTH,
+        AT_LEAST,
+        SHARE,
+    )
+    return Comparison(problem, runs, [quantity])
+
+
+def _chunk(rival: Rival, problem: Problem, queries: int) -> Comparison:
+    def runs() -> Runs:
+        inputs = problem.inputs()
+        chunk = inputs._replace(query=inputs.query[:, :, -queries:].contiguous())
+        seen = torch.ones(queries, problem.length, dtype=torch.bool).tril(problem.length - queries)
+        masked = partial(scaled_dot_product_attention, attn_mask=seen)
+        sides: dict[str, Attention] = {rival.name: rival.attention, BASELINE: masked}
+        return {name: problem.run(attention, chunk) for name, attention in sides.items()}
+
+    name = f"the last {queries} queries, time relative to SDPA with a mask"
+    quantity = Quantity.quotient(name, rival.name, BASELINE, CHUNK_TIME_TO_SDPA)
+    return Comparison(problem, runs, [quantity])
 
 
 def _threads(rival: Rival, problem: Problem) -> Comparison:
