@@ -304,3 +304,27 @@ def test_opcheck(backend, shape):
     )
     operator = getattr(torch.ops.scale_invariant_attention, backend).default
     torch.library.opcheck(operator, arguments)
+
+
+@pytest.mark.parametrize("bits", [0x7FC00000, 0x7FFFFFFF, -1])
+@pytest.mark.parametrize("queries", [1, 3, LENGTH])
+def test_nan_of_any_bits_gives_nan(backend, bits, queries):
+    """Casts from float16 make NaN whose bits are all set, which an exponential may mistake for a number.
+
+    With more keys than one, the sum of such numbers would overflow, and hide the mistake.
+    """
+    query, key, value = normal(1, 2, queries, SIZE), normal(1, 2, 1, SIZE), normal(1, 2, 1, SIZE)
+    nan, one = torch.tensor([bits], dtype=torch.int32).view(torch.float32), torch.ones(1)
+    # Positions, for one distance alone.
+    settings = {"return_lse": True, "backend": backend, "key_positions": torch.tensor([0])}
+    settings["query_positions"] = torch.zeros(queries, dtype=torch.long)
+    biased = sia.scale_invariant_attention(
+        query, key, value, key_bias=nan.expand(1, 1, 1), **settings
+    )
+    tabled = (
+        sia.distance_affine_attention(query, key, value, sia.DistanceAffine(*table), **settings)
+        for table in ((one, nan), (nan, one))
+    )
+    for out, lse in (biased, *tabled):
+        assert out.isnan().all()
+        assert lse.isnan().all()

@@ -19,6 +19,9 @@ float* fill_line(float* line, int64_t length, bool is_causal, Value value) {
     return zero;
 }
 
+// See `plain_nan` for vectors.
+float plain_nan(float value) { return value == value ? value : NAN; }
+
 OwnedLines lines_of_tables(const Call& call, int64_t length) {
     int64_t size = line_size(length, call.visibility.is_causal);
     int64_t gain_rows = call.gain.head ? call.query_heads : 1;
@@ -32,11 +35,11 @@ OwnedLines lines_of_tables(const Call& call, int64_t length) {
     lines.length = length;
     for (int64_t h = gain_rows; h-- > 0;)
         lines.gain = fill_line(first + h * size, length, call.visibility.is_causal, [&](int64_t t) {
-            return call.gain.data[h * call.gain.head + t];
+            return plain_nan(call.gain.data[h * call.gain.head + t]);
         });
     for (int64_t h = bias_rows; h-- > 0;)
         lines.bias = fill_line(second + h * size, length, call.visibility.is_causal, [&](int64_t t) {
-            float bias = call.bias.data[h * call.bias.head + t];
+            float bias = plain_nan(call.bias.data[h * call.bias.head + t]);
             lines.hides |= bias == -INFINITY;
             return bias;
         });

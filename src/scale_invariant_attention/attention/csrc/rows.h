@@ -61,7 +61,11 @@ static void take_key_bias(const Call& call, int64_t batch, float* buffer, TilePl
            place.keys * 4);
     memset(buffer + place.keys, 0, (round_up(place.keys, PANEL) - place.keys) * 4);
     IntVec hides = {};
-    for (int64_t c = 0; c < place.keys; c += WIDTH) hides |= load(buffer + c) == splat(-__builtin_inff());
+    for (int64_t c = 0; c < place.keys; c += WIDTH) {
+        Vec bias = load(buffer + c);
+        store(buffer + c, plain_nan(bias));
+        hides |= bias == splat(-__builtin_inff());
+    }
     for (int v = 0; v < WIDTH; ++v) place.hides |= hides[v] != 0;
     place.key_bias = buffer;
 }

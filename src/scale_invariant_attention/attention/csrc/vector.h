@@ -185,8 +185,12 @@ SIA_INLINE void sum_four(Vec (&rows)[4], float* sums) {
     memcpy(sums, parts, sizeof(Four));
 }
 
+// NaN with no other bits set, as arithmetic makes it: `exp` takes no other, but users and casts from half
+// precision may have some.
+SIA_INLINE Vec plain_nan(Vec v) { return v == v ? v : splat(__builtin_nanf("")); }
+
 // exp(x) for x <= 88, to about 1 + |x| / 2 ulp: the error that rounding x alone would cause.
-// Exactly 1 at 0, exactly 0 at -88.1 and below (so at -inf), NaN at NaN; shortly above -88 a denormal
+// Exactly 1 at 0, exactly 0 at -88.1 and below (so at -inf), NaN at plain NaN; shortly above -88 a denormal
 // number of the right size.
 SIA_INLINE Vec exp(Vec x) {
     const float log2_e = 1.44269504f, lowest = -127.0f, to_integer = 12582912.0f;  // 1.5 * 2^23
