@@ -318,7 +318,7 @@ class Judge:
         """One eps of the result in its dtype, plus one eps of the terms it sums in the compute dtype.
 
         Gradients have two of the latter: a backward pass computes each logit again, and subtracts a
-        log-sum-exp in which the forward pass has rounded it before. Eager code keeps its weights instead.
+        log-sum-exp in which the forward pass has rounded it before. Eager code keeps its weights.
         """
         if self.contract.query.dtype == torch.float64:
             sums = BETWEEN_DOUBLES * torch.finfo(torch.float64).eps
