@@ -56,7 +56,7 @@ SIA_INLINE void one_dot(const float* query, const Stored* key, int64_t size, flo
 }
 
 // Prefetch later rows: memory is slow, and the hardware does not recognise this order of access.
-constexpr int64_t BYTES_AHEAD = 2048, CACHE_LINE = 64;
+constexpr int64_t BYTES_AHEAD = 8192, CACHE_LINE = 64;
 
 template <class Stored>
 SIA_INLINE void fetch_later(const Stored* rows, int64_t row, int64_t count, int64_t size) {
