@@ -102,10 +102,18 @@ def over_seeds(rows: Iterable[SeedRow]) -> str:
     >>> over_seeds([SeedRow("a", {0: {256: 1.5}, 1: {256: 1.4}})])
     'mean and standard error over 2 seeds'
     """
-    counts = sorted({len(row.seeds) for row in rows})
-    if counts == [1]:
-        return "one seed"
-    return f"mean and standard error over {' or '.join(map(str, counts))} seeds"
+    counts = seed_counts(rows)
+    return "one seed" if counts == "1" else f"mean and standard error over {counts} seeds"
+
+
+def seed_counts(rows: Iterable[SeedRow]) -> str:
+    """The numbers of seeds of rows, as a sentence lists them.
+
+    >>> seed_counts(SeedRow("a", dict.fromkeys(range(n), {})) for n in (3, 1, 2))
+    '1, 2 or 3'
+    """
+    *fewer, most = map(str, sorted({len(row.seeds) for row in rows}))
+    return " or ".join(filter(None, (", ".join(fewer), most)))
 
 
 def scheme_of(record: Record[Any]) -> str:

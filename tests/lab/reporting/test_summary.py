@@ -11,6 +11,7 @@ from scale_invariant_attention.lab.reporting._summary import (
     RECOMMENDED,
     contributions,
     headline_table,
+    left_out,
     passing_table,
     readme_section,
     verdicts,
@@ -59,6 +60,14 @@ def test_seeds_that_disagree_decide_nothing_and_one_seed_neither():
     undecided = replace(verdict, difference=Spread.over([0.1, -0.1, 0.05]))
     assert undecided.text == "not decided"
     assert {it.text for it in verdicts([size(LOSSES, seeds=(0,))])} == {"one seed"}
+
+
+def test_schemes_with_one_seed_are_left_out_while_others_have_several():
+    several, single = size(LOSSES), size({"yarn": (0.5, 0.5, 0.5)}, seeds=(0,))
+    both = Size("mini", [*several.losses, *single.losses], several.needles)
+    assert [it.rival for it in verdicts([both])] == [it.rival for it in verdicts([several])]
+    assert left_out([both]) == ["YaRN"]
+    assert left_out([several]) == left_out([size(LOSSES, seeds=(0,))]) == []
 
 
 def test_without_the_recommended_scheme_there_is_no_verdict():

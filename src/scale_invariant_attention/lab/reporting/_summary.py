@@ -135,7 +135,10 @@ class Verdict:
 
 
 def verdicts(sizes: Sequence[Size]) -> list[Verdict]:
-    """The recommended scheme against the best of all others: loss at 1x, 4x, 16x; needles beyond 1x."""
+    """The recommended scheme against the best other one: loss at 1x, 4x, 16x; needles beyond 1x.
+
+    Schemes with one seed in common are left out, as long as there are others with several.
+    """
     found = []
     for size in sizes:
         for measure, rows, sign in (("loss", size.loss_rows, -1), ("needles", size.needle_rows, 1)):
@@ -151,18 +154,33 @@ def verdicts(sizes: Sequence[Size]) -> list[Verdict]:
 def _verdict(
     size: str, measure: str, rows: Mapping[str, SeedRow], sign: int, length: int, multiple: int
 ) -> Verdict | None:
-    ours = rows[RECOMMENDED]
-    others = {
-        scheme: row
-        for scheme, row in rows.items()
-        if scheme != RECOMMENDED and length in row.spreads and ours.seeds.keys() & row.seeds.keys()
-    }
+    ours, others = rows[RECOMMENDED], _rivals(rows, several=True) or _rivals(rows, several=False)
+    others = {scheme: row for scheme, row in others.items() if length in row.spreads}
     if not others:
         return None
     rival = max(others, key=lambda scheme: sign * others[scheme].spreads[length].mean)
     difference = paired(ours, others[rival], length, sign)
     spreads = ours.spreads[length], others[rival].spreads[length]
     return Verdict(size, measure, multiple, spreads[0], rival, spreads[1], difference)
+
+
+def _rivals(rows: Mapping[str, SeedRow], *, several: bool) -> dict[str, SeedRow]:
+    """The rows that have several seeds in common with the recommended scheme's, or just one."""
+    ours = rows[RECOMMENDED].seeds.keys()
+    common = {it: len(ours & row.seeds.keys()) for it, row in rows.items() if it != RECOMMENDED}
+    return {it: rows[it] for it, seeds in common.items() if seeds and (seeds > 1) == several}
+
+
+def left_out(sizes: Sequence[Size]) -> list[str]:
+    """The schemes that verdicts leave out, because others have several seeds."""
+    found = [
+        scheme
+        for size in sizes
+        for rows in (size.loss_rows, size.needle_rows)
+        if RECOMMENDED in rows and _rivals(rows, several=True)
+        for scheme in _rivals(rows, several=False)
+    ]
+    return [title_of(scheme) for scheme in dict.fromkeys(found)]
 
 
 def readme_section(sizes: Sequence[Size], *, figure: str, figures_at: str) -> str:
