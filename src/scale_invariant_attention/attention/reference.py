@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..theory.transform import scale_invariant_gain_and_bias
+from ._affine import look_up
 from ._opaque import Gradients
 from .contract import AttentionCall
 from .numerics import compute_dtype, without_autocast
@@ -121,10 +122,13 @@ def _gain_and_bias(
     distance = visibility.distance.unsqueeze(1)
     if call.tau is not None:
         tau = call.tau.double().reshape(1, -1, 1, 1)
-        tables = scale_invariant_gain_and_bias(distance.double(), tau)
+        tables = scale_invariant_gain_and_bias(
+            distance.double(), tau, dimensions=visibility.dimensions
+        )
         gain, bias = (table.to(dtype) for table in tables)
     else:
-        gain, bias = (_look_up(table, distance).to(dtype) for table in (call.gain, call.bias))
+        tables = (_by_pair(table, distance) for table in (call.gain, call.bias))
+        gain, bias = (table.to(dtype) for table in tables)
     sink = visibility.sink
     if sink is not None:
         sink = sink.unsqueeze(1)
@@ -132,12 +136,10 @@ def _gain_and_bias(
     return gain, bias
 
 
-def _look_up(table: Tensor | None, distance: Tensor) -> Tensor:
-    """``table[head, distance]``: table ``[1 or Hq, length]``, distance ``[B', 1, Lq, Lk]``."""
+def _by_pair(table: Tensor | None, distance: Tensor) -> Tensor:
+    """A table ``[1 or Hq, length]`` at distances ``[B', 1, Lq, Lk]``: ``[B', 1 or Hq, Lq, Lk]``."""
     assert table is not None
-    # Pairs beyond the table are hidden, as checked by the contract.
-    found = table[:, distance.squeeze(1).clamp_max(table.shape[1] - 1)]
-    return found.transpose(0, 1)
+    return look_up(table, distance.squeeze(1)).transpose(0, 1)
 
 
 class _SpoilGradients(torch.autograd.Function):

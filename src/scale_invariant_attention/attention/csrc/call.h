@@ -41,6 +41,7 @@ struct Visibility {
     Integers query_positions, key_positions;
     Flags key_mask;
     Integers query_documents, key_documents;
+    Integers query_coordinates, key_coordinates;  // [1 or batch, dimensions, length]
     int64_t is_causal, window, sinks;  // window: INT64_MAX for none
 };
 
@@ -51,6 +52,7 @@ struct Call {
     Tensor query, key, value;
     KeyBias key_bias;
     Visibility visibility;
+    int64_t dimensions;
     double scale;
     Table gain, bias;      // tables by distance, or null
     int64_t table_length;

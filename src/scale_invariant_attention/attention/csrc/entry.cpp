@@ -22,7 +22,7 @@ namespace {
 
 constexpr int OUT_OF_MEMORY = 1, FAILED = 2;
 // Version of the functions and of the meaning of Call; Python refuses any other.
-constexpr int64_t INTERFACE = 3;
+constexpr int64_t INTERFACE = 4;
 // Keys and values are packed for as many heads at a time as fit into this, at least one.
 constexpr int64_t PACKED_AT_MOST = int64_t(32) << 20;
 // With tau, greater distances are computed pair by pair, because positions can be arbitrarily far apart.
