@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
+from backend_names import WHOLE as BACKENDS
 
 import scale_invariant_attention as sia
 from scale_invariant_attention.attention import Visibility
-from scale_invariant_attention.attention.visibility import BlockMap
+from scale_invariant_attention.attention.block_map import BlockMap
 
-BACKENDS = ["reference", "tiled"]
 GRID = torch.cartesian_prod(torch.arange(4), torch.arange(5))
 
 

@@ -13,7 +13,7 @@ from scale_invariant_attention.theory import (
     expected_shell_mass,
     expected_shell_negentropy,
 )
-from scale_invariant_attention.theory._shells import lattice_points
+from scale_invariant_attention.theory._conditions import lattice_points
 from scale_invariant_attention.theory.transform import scale_invariant_gain_and_bias
 
 
@@ -61,8 +61,8 @@ def test_theorem_1_mass_and_negentropy_of_shells_tend_to_their_limits(dimensions
     for radius in RADII[dimensions]:
         mass = expected_shell_mass(transform, radius, ratio * radius, dimensions)
         negentropy = expected_shell_negentropy(transform, radius, ratio * radius, dimensions)
-        # (r/tau + 1)^-n falls short of (r/tau)^-n by the factor (1 + tau/r)^n, which is largest at the inner
-        # radius; the lattice deviates from a continuum by about its surface.
+        # (r/tau + 1)^-n falls short of (r/tau)^-n by the factor (1 + tau/r)^n, which is largest at the
+        # inner radius; the lattice deviates from a continuum by about its surface.
         bound = (1 + 1 / radius) ** dimensions - 1 + dimensions / radius
         gaps.append(abs(mass / mass_limit - 1))
         assert gaps[-1] < bound

@@ -27,7 +27,7 @@ class DistanceAffine:
     """A gain and a bias for every distance ``0 .. length - 1``.
 
     Each table is ``[length]``, shared by the heads, or ``[heads, length]``. Both may require grad.
-    Between tokens with coordinates, whose distance need not be an integer, they are interpolated linearly.
+    Between tokens with coordinates, whose distance need not be an integer, they are interpolated.
 
     >>> affine = DistanceAffine.scale_invariant(4096)
     >>> affine.length, affine.gain[0].item(), affine.bias[0].item()

@@ -41,8 +41,6 @@ def unsupported_reason(call: AttentionCall, return_lse: bool) -> str | None:
     """Why the backend does not support a call."""
     if call.query.dtype not in STORAGES:
         return f"it computes in float32, not in {call.query.dtype}"
-    if call.visibility.coordinates is not None:
-        return "it has no coordinates; use 'tiled'"
     return None
 
 

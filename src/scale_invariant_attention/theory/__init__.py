@@ -11,13 +11,14 @@
 from ._conditions import (
     expected_range_mass,
     expected_range_negentropy,
+    expected_shell_mass,
+    expected_shell_negentropy,
     expected_weight,
     expected_weight_log_weight,
     range_entropy,
     range_entropy_from_logits,
 )
 from ._sampling import Estimate, sample_range_entropy, sample_recent_share
-from ._shells import expected_shell_mass, expected_shell_negentropy
 from .schedules import ALiBi, LogitSchedule, LogN, Plain
 from .transform import ScaleInvariantTransform
 

@@ -230,8 +230,8 @@ def scale_invariant_gain_and_bias(
 ) -> tuple[Tensor, Tensor]:
     """Gain `sqrt(1 + 2 n u / sigma^2)` and bias `-2 n u - (gain - 1) mu`, with `u = log1p(t/tau)`.
 
-    In n `dimensions`, for scores with the standard deviation `sigma` and the mean `mu`; differentiable in
-    all three. The arithmetic runs in the dtype of `distance`, or in the widest one of the tensors.
+    In n `dimensions`, for scores with the standard deviation `sigma` and the mean `mu`; differentiable
+    in all three. The arithmetic runs in the dtype of `distance`, or in the widest one of the tensors.
 
     >>> gain, bias = scale_invariant_gain_and_bias(torch.tensor([0.0, 10.0]), torch.tensor(10.0))
     >>> gain.tolist(), bias.tolist()

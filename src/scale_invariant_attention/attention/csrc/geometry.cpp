@@ -11,7 +11,8 @@ int64_t blocks_of(int64_t length, int64_t block) { return (length + block - 1) /
 int64_t rows_of(const Call& call) {
     const Visibility& given = call.visibility;
     bool differ = given.query_positions.row || given.key_positions.row || given.key_mask.row ||
-                  given.query_documents.row || given.key_documents.row;
+                  given.query_documents.row || given.key_documents.row ||
+                  given.query_coordinates.row || given.key_coordinates.row;
     return differ ? call.batch : 1;
 }
 

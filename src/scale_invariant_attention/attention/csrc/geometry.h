@@ -45,13 +45,20 @@ static inline bool is_sink(const Call& call, int64_t position) {
     return call.visibility.sinks > 0 && position < call.visibility.sinks;
 }
 
-static inline bool visible(const Call& call, int64_t row, int64_t i, int64_t j) {
+// Whether neither a mask nor a document hides a key.
+static inline bool unmasked(const Call& call, int64_t row, int64_t i, int64_t j) {
     const Visibility& given = call.visibility;
     if (given.key_mask.data && !given.key_mask.data[row * given.key_mask.row + j]) return false;
     if (given.query_documents.data &&
         given.query_documents.data[row * given.query_documents.row + i] !=
             given.key_documents.data[row * given.key_documents.row + j])
         return false;
+    return true;
+}
+
+static inline bool visible(const Call& call, int64_t row, int64_t i, int64_t j) {
+    const Visibility& given = call.visibility;
+    if (!unmasked(call, row, i, j)) return false;
     int64_t key = key_position(call, row, j), offset = query_position(call, row, i) - key;
     if (given.is_causal && offset < 0) return false;
     return distance(call, offset) < given.window || is_sink(call, key);
@@ -60,10 +67,12 @@ static inline bool visible(const Call& call, int64_t row, int64_t i, int64_t j) 
 static inline Tile tile_kind(const Geometry& geometry, const Block& queries, const Block& keys) {
     const Call& call = *geometry.call;
     if (keys.low > keys.high) return Tile::EMPTY;
+    bool points = call.visibility.key_coordinates.data;  // then positions mean nothing
     if (call.visibility.is_causal && keys.low > queries.high) return Tile::EMPTY;
     bool sinks = is_sink(call, keys.low);
     int64_t after = queries.low - keys.high, before = keys.low - queries.high;
-    if ((after > before ? after : before) >= call.visibility.window && !sinks) return Tile::EMPTY;
+    if (!points && (after > before ? after : before) >= call.visibility.window && !sinks)
+        return Tile::EMPTY;
     bool one_document = true;
     if (call.visibility.query_documents.data) {
         if (keys.document_low > queries.document_high || queries.document_low > keys.document_high)
@@ -71,6 +80,7 @@ static inline Tile tile_kind(const Geometry& geometry, const Block& queries, con
         one_document = keys.document_low == keys.document_high &&
                        queries.document_low == queries.document_high;
     }
+    if (points) return Tile::GENERAL;
     bool ranges = queries.consecutive && keys.consecutive && keys.whole && one_document && !sinks;
     return ranges ? Tile::RANGES : Tile::GENERAL;
 }
