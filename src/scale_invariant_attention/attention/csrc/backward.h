@@ -351,10 +351,10 @@ static void backward_tile(const Plan& plan, const TilePlace& place, const Backwa
     const Operand* query = m.query_left + place.query * round_up(depth, PANEL);
     const Operand* grad_out = m.grad_out_left + place.query * round_up(value_depth, PANEL);
     Range ranges[BACK_QUERIES / ROWS] = {};
-    bool keeps_rest = false;  // as in forward: see Strip
+    bool keeps_rest = false;
     for (int64_t i = 0; i < rows; i += ROWS) {
         ranges[i / ROWS] = seen_range(call, place, i, ROWS);
-        keeps_rest |= EACH<Operand> > 1 && !all_see_all(call, place, i, ROWS, ranges[i / ROWS]);
+        keeps_rest |= rounds_on_an_edge<Operand>(call, place, i);
     }
     for (int64_t i = 0; i < rows; i += ROWS) {
         Range range = ranges[i / ROWS];

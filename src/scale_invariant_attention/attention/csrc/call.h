@@ -13,6 +13,9 @@ struct Tensor {
     int64_t batch, head, row;
 };
 
+// MOST_DIMENSIONS in _coordinates.py.
+constexpr int64_t MOST_DIMENSIONS = 8;
+
 // Integers or flags by batch row: [1 or batch, length]; `row` is 0 when the batch shares them.
 struct Integers {
     const int64_t* data;  // may be null

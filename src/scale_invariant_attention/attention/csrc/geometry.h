@@ -10,6 +10,8 @@ struct Block {
     int64_t first;                        // position of the first, masked or not
     bool consecutive;                     // positions increase by one, masked or not
     bool whole;                           // no key is masked
+    // The extremes of coordinates, masked or not.
+    int32_t box_low[MOST_DIMENSIONS], box_high[MOST_DIMENSIONS];
 };
 
 enum class Tile {
@@ -64,6 +66,17 @@ static inline bool visible(const Call& call, int64_t row, int64_t i, int64_t j) 
     return distance(call, offset) < given.window || is_sink(call, key);
 }
 
+// The square of the distance between the boxes around the coordinates of two blocks.
+static inline double squared_gap(const Call& call, const Block& queries, const Block& keys) {
+    double total = 0;
+    for (int64_t n = 0; n < call.dimensions; ++n) {
+        int64_t after = queries.box_low[n] - keys.box_high[n], before = keys.box_low[n] - queries.box_high[n];
+        double gap = double(after > before ? after : before);
+        if (gap > 0) total += gap * gap;
+    }
+    return total;
+}
+
 static inline Tile tile_kind(const Geometry& geometry, const Block& queries, const Block& keys) {
     const Call& call = *geometry.call;
     if (keys.low > keys.high) return Tile::EMPTY;
@@ -71,8 +84,10 @@ static inline Tile tile_kind(const Geometry& geometry, const Block& queries, con
     if (call.visibility.is_causal && keys.low > queries.high) return Tile::EMPTY;
     bool sinks = is_sink(call, keys.low);
     int64_t after = queries.low - keys.high, before = keys.low - queries.high;
-    if (!points && (after > before ? after : before) >= call.visibility.window && !sinks)
-        return Tile::EMPTY;
+    double window = double(call.visibility.window);
+    bool far = points ? squared_gap(call, queries, keys) >= window * window
+                      : (after > before ? after : before) >= call.visibility.window;
+    if (far && !sinks) return Tile::EMPTY;
     bool one_document = true;
     if (call.visibility.query_documents.data) {
         if (keys.document_low > queries.document_high || queries.document_low > keys.document_high)

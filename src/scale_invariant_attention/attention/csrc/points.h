@@ -14,12 +14,15 @@ struct PointRow {
     int64_t query_dimension, key_dimension, dimensions;
 
     SIA_METHOD Vec squared(int64_t c) const {
-        Vec total = {};
-        for (int64_t n = 0; n < dimensions; ++n) {
-            Vec offset = load(keys + n * key_dimension + c) - query[n * query_dimension];
-            total += offset * offset;
-        }
+        Vec total = squared_offset(0, c);
+        if (dimensions == 2) return total + squared_offset(1, c);
+        for (int64_t n = 1; n < dimensions; ++n) total += squared_offset(n, c);
         return total;
+    }
+
+    SIA_METHOD Vec squared_offset(int64_t n, int64_t c) const {
+        Vec offset = load(keys + n * key_dimension + c) - query[n * query_dimension];
+        return offset * offset;
     }
 
     // The same for one key, exact at any distance.

@@ -24,6 +24,7 @@ struct TilePlace {
     int64_t keys;        // number of keys
     int64_t offset;      // position of the first query minus that of the first key: RANGES only
     const uint8_t* bad;  // which keys are not finite; null when all are
+    bool whole_points;   // tokens have coordinates, and all rows see all keys, which are whole panels
     const float* key_bias;  // of its keys, whole panels; null if the call has none
     bool hides;             // whether some key bias is -inf
 };
@@ -50,6 +51,10 @@ static TilePlace tile_place(const Plan& plan, int64_t batch, int64_t head, int64
         if (plan.lines.hides || beyond) place.kind = Tile::GENERAL;
     }
     place.finite_kind = place.kind;
+    const Visibility& visibility = call.visibility;
+    place.whole_points = plan.key_points.data && place.keys % PANEL == 0 && keys.whole &&
+                         !visibility.key_documents.data && visibility.window == INT64_MAX &&
+                         !plan.lines.hides;
     if (bad && place.kind == Tile::RANGES) place.kind = Tile::GENERAL;
     return place;
 }
@@ -141,6 +146,16 @@ static RowAffine point_affine(const Plan& plan, const TilePlace& place, int64_t 
         if (place.bad[c] && bias[c] != -__builtin_inff()) *saw_bad = true;
     bool hides = windowed || some_masked || place.keys < end || place.hides || plan.lines.hides;
     return {gain, bias, hides};
+}
+
+// Whether rounded weights of some rows keep what rounding lost: many average out, but on an edge a row may
+// see only a few keys. Must not depend on which keys are finite.
+template <class Operand>
+SIA_INLINE bool rounds_on_an_edge(const Call& call, const TilePlace& place, int64_t first) {
+    if (EACH<Operand> == 1 || (place.whole_points && !place.hides)) return false;
+    TilePlace finite_place = place;
+    finite_place.kind = place.finite_kind;
+    return !all_see_all(call, finite_place, first, ROWS, seen_range(call, finite_place, first, ROWS));
 }
 
 // A row's affine over the whole panels that hold the keys of `range`; `gain` and `bias` are scratch
