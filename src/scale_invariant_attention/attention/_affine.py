@@ -93,9 +93,9 @@ class DistanceAffine:
         tensors = [value for value in given.values() if isinstance(value, Tensor)]
         device = tensors[0].device if tensors and device is None else device
         distance = torch.arange(length, dtype=torch.float64, device=device)
-        columns = (_column(name, value, distance.device) for name, value in given.items())
+        columns = {name: _column(name, value, distance.device) for name, value in given.items()}
         dimensions = integer("dimensions", dimensions, at_least=1)
-        tables = scale_invariant_gain_and_bias(distance, *columns, dimensions=dimensions)
+        tables = scale_invariant_gain_and_bias(distance, **columns, dimensions=dimensions)
         # A single row is for all heads.
         gain, bias = (table[0] if table.shape[0] == 1 else table for table in tables)
         return cls(gain.to(dtype), bias.to(dtype))
@@ -132,9 +132,9 @@ def look_up(table: Tensor, distance: Tensor) -> Tensor:
 
 def neighbours(distance: Tensor, last: int) -> tuple[Tensor, Tensor, Tensor]:
     """The integers below and above a distance, at most `last`, and the share of the one above."""
-    below = distance.floor()
-    indices = (it.long().clamp_max(last) for it in (below, distance.ceil()))
-    return (*indices, distance - below)
+    floor = distance.floor()
+    below, above = (it.long().clamp_max(last) for it in (floor, distance.ceil()))
+    return below, above, distance - floor
 
 
 def _column(name: str, value: float | Tensor, device: torch.device) -> float | Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import shown
-from ._affine import NUMBERS, DistanceAffine, tau_tensor
+from ._affine import NUMBERS, DistanceAffine, look_up, tau_tensor
 from ._coordinates import farthest_distance
 from .numerics import check_dense, compute_dtype, holds_values, plain_number
 from .visibility import Visibility
@@ -58,6 +58,13 @@ class AttentionCall:
         return self.visibility.with_positions(
             self.query.shape[2], self.key.shape[2], self.query.device
         )
+
+    def tables_at(self, distance: Tensor) -> tuple[Tensor, Tensor]:
+        """Gain and bias of the tables at distances ``[1 or B, q, k]``: ``[1 or B, 1 or Hq, q, k]``."""
+        assert self.gain is not None
+        assert self.bias is not None
+        gain, bias = look_up(self.gain, distance), look_up(self.bias, distance)
+        return gain.transpose(0, 1), bias.transpose(0, 1)
 
     @property
     def is_empty(self) -> bool:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from ..theory.transform import scale_invariant_gain_and_bias
-from ._affine import look_up
 from ._opaque import Gradients
 from .contract import AttentionCall
 from .numerics import compute_dtype, without_autocast
@@ -119,27 +118,20 @@ def _gain_and_bias(
     call: AttentionCall, visibility: Visibility, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """Gain and bias of every pair, ``[1 or B, 1 or Hq, Lq, Lk]``."""
-    distance = visibility.distance.unsqueeze(1)
+    distance = visibility.distance
     if call.tau is not None:
         tau = call.tau.double().reshape(1, -1, 1, 1)
-        tables = scale_invariant_gain_and_bias(
-            distance.double(), tau, dimensions=visibility.dimensions
+        gain, bias = scale_invariant_gain_and_bias(
+            distance.double().unsqueeze(1), tau, dimensions=visibility.dimensions
         )
-        gain, bias = (table.to(dtype) for table in tables)
     else:
-        tables = (_by_pair(table, distance) for table in (call.gain, call.bias))
-        gain, bias = (table.to(dtype) for table in tables)
+        gain, bias = call.tables_at(distance)
+    gain, bias = gain.to(dtype), bias.to(dtype)
     sink = visibility.sink
     if sink is not None:
         sink = sink.unsqueeze(1)
         gain, bias = torch.where(sink, 1, gain), torch.where(sink, 0, bias)
     return gain, bias
-
-
-def _by_pair(table: Tensor | None, distance: Tensor) -> Tensor:
-    """A table ``[1 or Hq, length]`` at distances ``[B', 1, Lq, Lk]``: ``[B', 1 or Hq, Lq, Lk]``."""
-    assert table is not None
-    return look_up(table, distance.squeeze(1)).transpose(0, 1)
 
 
 class _SpoilGradients(torch.autograd.Function):

@@ -210,8 +210,8 @@ class ScaleInvariantTransform:
 
     def _shell_limit(self, ratio: float) -> float:
         n = self.dimensions
-        sphere = 2 * math.pi ** (n / 2) / math.gamma(n / 2)
-        return self.tau**n * sphere * math.log(ratio_above_one(ratio))
+        sphere: float = 2 * math.pi ** (n / 2) / math.gamma(n / 2)
+        return sphere * math.pow(self.tau, n) * math.log(ratio_above_one(ratio))
 
     def _require_line(self, name: str, instead: str) -> None:
         if self.dimensions != 1:
