@@ -184,3 +184,24 @@ def test_65536_tokens_never_need_a_matrix_of_them():
 def test_edges_must_rise_from_zero(edges):
     with pytest.raises(ValueError, match="edges must be two or more increasing distances"):
         range_profile(random_scores(), edges)
+
+
+def test_shells_of_a_plane_are_ranges_of_euclidean_distances():
+    grid = torch.cartesian_prod(torch.arange(9), torch.arange(9))
+    affine = DistanceAffine.alibi(13, torch.tensor([0.1, 0.2, 0.4, 0.8], dtype=torch.float64))
+    scores = random_scores(
+        queries=81,
+        keys=81,
+        affine=affine,
+        visibility=Visibility(is_causal=False, key_coordinates=grid),
+    )
+    distance = (grid[:, None] - grid).double().square().sum(-1).sqrt()
+    key = scores.key.repeat_interleave(2, 1)
+    logits = scores.query @ key.mT * 8**-0.5 + affine.bias[:, 1, None, None] * distance
+    rows, edges = last_rows(81, 70), (0, 2, 5, 13)
+    profile = range_profile(scores, edges, rows=rows)
+    for index, (start, stop) in enumerate(pairwise(edges)):
+        inside = (distance >= start) & (distance < stop)
+        expected = logits.masked_fill(~inside, -torch.inf).logsumexp(-1)[:, :, 11:]
+        torch.testing.assert_close(profile.log_mass[..., index], expected, **EXACT)
+        assert torch.equal(profile.keys[..., index], inside.sum(-1)[11:].expand(2, 70))

@@ -16,6 +16,7 @@ from error_budgets import Judge, public_call, run
 from random_contracts import draw
 
 from scale_invariant_attention.attention import cpu_library
+from scale_invariant_attention.attention._coordinates import MOST_DIMENSIONS
 from scale_invariant_attention.attention.cpu_library import (
     instruction_set,
     instruction_sets,
@@ -53,6 +54,8 @@ def test_python_packs_the_members_of_the_c_struct_where_they_are():
     for name, kind in cpu_library.LAYOUT.items():
         checks.append(f'static_assert(offsetof(Call, {name}) == {offset}, "{name}");')
         offset += struct.calcsize(f"={kind}")
+    dimensions = f"MOST_DIMENSIONS == {MOST_DIMENSIONS}"
+    checks.append(f'static_assert({dimensions}, "the dimensions");')
     checks.append(f'static_assert(sizeof(Call) == {cpu_library.CALL.size}, "the size");')
     compiler = runpy.run_path(str(ROOT / "build_kernels.py"))["find_compiler"]()
     done = subprocess.run(

@@ -14,8 +14,8 @@ from scale_invariant_attention.attention._self_check_contracts import (
     SINGLE,
 )
 from scale_invariant_attention.attention.backends import BACKENDS, Backend
+from scale_invariant_attention.attention.block_map import BlockMap
 from scale_invariant_attention.attention.self_check import check
-from scale_invariant_attention.attention.visibility import BlockMap
 
 BY_NAME = {contract.name: contract for contract in CONTRACTS}
 CAUSAL = [BY_NAME["causal"]]

@@ -10,8 +10,8 @@ from contract_checks import call_of
 from random_contracts import draw
 
 import scale_invariant_attention as sia
+from scale_invariant_attention.attention.block_map import BlockMap
 from scale_invariant_attention.attention.visibility import (
-    BlockMap,
     Visibility,
     VisibilityKeywords,
 )

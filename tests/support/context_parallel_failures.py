@@ -54,6 +54,7 @@ WRONG = {
     "layout of another rank": {"layout": sia.SequenceLayout(LENGTH, SIZE, 0)},
     "layout of another length": {"layout": sia.SequenceLayout(LENGTH + 12, SIZE, 1)},
     "no positions": {"layout": None},
+    "coordinates": {"is_causal": False, "key_coordinates": torch.zeros(16, 2).long()},
     "shape": {"key_documents": torch.zeros(5, dtype=torch.long)},
     "backend without passes": {"backend": "flex"},
     "heads that ranks cannot share": {"method": "heads", "heads": 4},

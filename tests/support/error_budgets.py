@@ -91,10 +91,13 @@ class _Pairs:
     distance: Tensor
     gain: Tensor
     bias: Tensor
+    dimensions: int
 
 
 def _pairs(tensors: tuple[Tensor, ...], settings: dict[str, Any], wide: torch.dtype) -> _Pairs:
     queries, keys = tensors[0].shape[2], tensors[1].shape[2]
+    of_points = settings.get("key_coordinates")
+    dimensions = 1 if of_points is None else of_points.shape[-1]
     key_positions = settings.get("key_positions", torch.arange(keys)).long()
     default = torch.arange(keys - queries, keys)
     if "key_positions" in settings:
@@ -106,7 +109,15 @@ def _pairs(tensors: tuple[Tensor, ...], settings: dict[str, Any], wide: torch.dt
     sink = (key_positions < settings.get("sinks", 0)).unsqueeze(-2).expand_as(offset)
     if settings.get("sinks", 0) == 0:
         sink = torch.zeros_like(sink)
-    if "window" in settings:
+    if of_points is not None:
+        last = of_points[..., keys - queries :, :] if queries <= keys else of_points
+        points = settings.get("query_coordinates", last).long()
+        squared = (points.unsqueeze(-2) - of_points.long().unsqueeze(-3)).square().sum(-1)
+        distance, sink = squared.double().sqrt().to(wide), torch.zeros_like(sink)
+        visible = torch.ones_like(squared, dtype=torch.bool)
+    if "window" in settings and of_points is not None:
+        visible = visible & (squared < settings["window"] ** 2)
+    elif "window" in settings:
         visible = visible & ((distance < settings["window"]) | sink)
     if "key_documents" in settings:
         of_keys = settings["key_documents"]
@@ -124,14 +135,14 @@ def _pairs(tensors: tuple[Tensor, ...], settings: dict[str, Any], wide: torch.dt
     else:
         tau = torch.as_tensor(settings.get("tau", 10.0), dtype=wide)
         tau = tau if tau.ndim == 4 else tau.reshape(-1, 1, 1)
-        logarithm = torch.log1p(distance / tau)
+        logarithm = dimensions * torch.log1p(distance / tau)
         gain, bias = torch.sqrt(1 + 2 * logarithm), -2 * logarithm
     gain, bias = torch.where(sink, 1.0, gain), torch.where(sink, 0.0, bias)
     if "key_bias" in settings:
         key_bias = _by_query_head(settings["key_bias"], tensors[0].shape[1]).unsqueeze(-2)
         visible = visible & (key_bias != -torch.inf)
         bias = bias + key_bias.where(key_bias != -torch.inf, 0).to(wide)
-    return _Pairs(visible, visible & ~sink, distance, gain, bias)
+    return _Pairs(visible, visible & ~sink, distance, gain, bias, dimensions)
 
 
 def _eager(tensors: tuple[Tensor, ...], settings: dict[str, Any]) -> tuple[Tensor, Tensor]:
@@ -195,26 +206,38 @@ def magnitudes(contract: Contract, inputs: dict[str, Tensor] | None = None) -> d
     grad_logits = torch.where(pairs.transformed, grad_logits, 0)
     if "tau" in doubles:
         tau = doubles["tau"].reshape(-1, 1, 1)
-        slope = pairs.distance / (tau * (pairs.distance + tau))
+        slope = pairs.dimensions * pairs.distance / (tau * (pairs.distance + tau))
         by_pair = grad_logits * slope * (score_sizes + 2)
         sizes["grad of tau"] = by_pair.sum((0, 2, 3)) if doubles["tau"].ndim else by_pair.sum()
     for name in doubles.keys() & {"gain", "bias"}:
         by_pair = grad_logits * (score_sizes if name == "gain" else 1)
         table = doubles[name]
-        indices = pairs.distance.clamp_max(table.shape[-1] - 1).expand_as(by_pair)
         length = table.shape[-1]
         by_head = torch.zeros(by_pair.shape[1], length, dtype=torch.float64)
-        for head in range(by_pair.shape[1]):
-            by_head[head].index_add_(0, indices[:, head].flatten(), by_pair[:, head].flatten())
+        for indices, share in _around(pairs.distance, length):
+            parts = (by_pair * share).expand_as(by_pair)
+            for head, wide_indices in enumerate(indices.expand_as(by_pair).unbind(1)):
+                by_head[head].index_add_(0, wide_indices.flatten(), parts[:, head].flatten())
         sizes[f"grad of {name}"] = by_head if table.ndim == 2 else by_head.sum(0)
     return {name: float(size.max()) if size.numel() else 0.0 for name, size in sizes.items()}
 
 
+def _around(distance: Tensor, length: int) -> list[tuple[Tensor, Tensor | float]]:
+    """The entries of a table that make up its value at a distance, each with its share."""
+    if not distance.is_floating_point():
+        return [(distance.clamp_max(length - 1), 1.0)]
+    below = distance.floor()
+    above = distance.ceil().long().clamp_max(length - 1)
+    return [(below.long().clamp_max(length - 1), 1 - (distance - below)), (above, distance - below)]
+
+
 def _by_distance(table: Tensor, distance: Tensor) -> Tensor:
-    indices = distance.clamp_max(table.shape[-1] - 1)
-    if table.ndim == 1:
-        return table[indices]
-    return table[:, indices.squeeze(1)].transpose(0, 1)
+    total = torch.zeros((), dtype=table.dtype)
+    for indices, share in _around(distance, table.shape[-1]):
+        found = table[indices] if table.ndim == 1 else table[:, indices.squeeze(1)].transpose(0, 1)
+        # No share of -inf is nothing.
+        total = total + torch.where(torch.as_tensor(share == 0), 0, share * found)
+    return total
 
 
 def _by_query_head(key_bias: Tensor, heads: int) -> Tensor:

@@ -1,5 +1,6 @@
 """Random calls of the op from a seed: every argument in all its forms, and odd shapes."""
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from scale_invariant_attention import DistanceAffine
 
 LENGTHS = (1, 2, 3, 5, 7, 16, 17, 31, 33, 63, 64, 65, 100, 111, 129)
 LONG = (200, 257, 300, 513)
+LONGEST_TABLE = 10**5
 HEAD_DIMS = (1, 3, 8, 16, 17, 32, 60, 64, 100, 128)
 
 
@@ -55,9 +57,12 @@ class Contract:
 
 
 def draw(
-    seed: int, dtypes: tuple[torch.dtype, ...] | None = None, long_ones: bool = True
+    seed: int,
+    dtypes: tuple[torch.dtype, ...] | None = None,
+    long_ones: bool = True,
+    coordinates: bool = True,
 ) -> Contract:
-    """Draw the contract of a seed."""
+    """Draw the contract of a seed; some have coordinates in place of positions, if they may."""
     rng = random.Random(seed)
     generator = torch.Generator().manual_seed(seed)
 
@@ -101,6 +106,8 @@ def draw(
     if chance(0.3):
         settings["sinks"] = rng.choice((1, 2, 7))
     settings |= _positions(rng, generator, batch, query_length, key_length)
+    if coordinates and random.Random(-seed).random() < 0.25:
+        settings = _with_coordinates(settings, seed, batch, query_length, key_length)
     settings |= _documents(rng, generator, batch, query_length, key_length)
     if chance(0.4):
         settings["key_mask"] = _key_mask(rng, generator, batch, key_length)
@@ -162,6 +169,30 @@ def _positions(
     return {}
 
 
+def _with_coordinates(
+    settings: dict[str, Any], seed: int, batch: int, queries: int, keys: int
+) -> dict[str, Any]:
+    """The settings with coordinates in place of positions: a grid, scattered tokens, or distant ones."""
+    rng, generator = random.Random(-seed), torch.Generator().manual_seed(seed)
+    kept = {name: settings[name] for name in ("scale", "window") if name in settings}
+    kept["is_causal"] = False
+    n, form = rng.choice((1, 2, 2, 2, 3, 4)), rng.choice(("grid", "scattered", "rows", "far"))
+    if form == "grid":
+        side = max(1, round(max(queries, keys) ** (1 / n)))
+        index = torch.arange(max(queries, keys))
+        grid = torch.stack([index // side**d % (2 * side) for d in reversed(range(n))], -1)
+        of_queries = grid[:keys][keys - queries :] if queries <= keys else grid[:queries]
+        return {**kept, "query_coordinates": of_queries.int(), "key_coordinates": grid[:keys]}
+    # Distant squares are rounded in float32. Tables reach only so far.
+    reach = rng.choice((100, 10**4, 2**23)) if form == "far" else rng.choice((2, 9, 40))
+    rows = (batch,) if form == "rows" else ()
+    of_keys = torch.randint(-reach, reach, (*rows, keys, n), generator=generator)
+    if queries <= keys and rng.random() < 0.3:
+        return {**kept, "key_coordinates": of_keys}
+    of_queries = torch.randint(-reach, reach, (queries, n), generator=generator)
+    return {**kept, "query_coordinates": of_queries, "key_coordinates": of_keys}
+
+
 def _documents(
     rng: random.Random, generator: torch.Generator, batch: int, queries: int, keys: int
 ) -> dict[str, Tensor]:
@@ -214,6 +245,12 @@ def _key_bias(
 
 
 def _table_length(settings: dict[str, Any], queries: int, keys: int) -> int:
+    if "key_coordinates" in settings:
+        given = [settings.get("query_coordinates"), settings["key_coordinates"]]
+        points = torch.cat([it.long().flatten(0, -2) for it in given if it is not None])
+        squared = (points.amax(0) - points.amin(0)).square().sum()
+        length = math.isqrt(int(squared)) + 2
+        return min(length, settings["window"] + 1) if "window" in settings else length
     given = [settings.get("query_positions"), settings.get("key_positions")]
     positions = [*(p for p in given if p is not None), torch.tensor([0, keys - queries, keys])]
     span = max(int(p.max()) for p in positions) - min(int(p.min()) for p in positions) + 1
@@ -230,6 +267,8 @@ def _affine(
     """One of the three forms of tau, or of the forms of gain and bias tables."""
     exact = torch.float64 if dtype == torch.float64 else torch.float32
     form = rng.choice(("number", "tau", "tau by head", "shared", "by head", "mixed", "alibi"))
+    if length > LONGEST_TABLE:
+        form = "tau by head"
     if form == "number":
         return {}
     if form == "tau":

@@ -37,7 +37,7 @@ SIDES = (16, 32, 64, 64)
 
 def small(seed: int) -> Contract:
     """The contract of a seed, cut to a few rows and heads: programs run one after the other here."""
-    contract = draw(seed, DTYPES, long_ones=False)
+    contract = draw(seed, DTYPES, long_ones=False, coordinates=False)
     group = contract.query.shape[1] // contract.key.shape[1]
     key_heads = max(1, min(contract.key.shape[1], HEADS // group))
     rows, heads = min(2, contract.query.shape[0]), key_heads * group

@@ -83,7 +83,7 @@ class LayerScores:
         """Tiles of the queries at `rows` (None: all) with their keys, if any pair in them is visible."""
         call = self._call()
         visibility = call.visibility_with_positions()
-        documents = visibility.query_documents
+        documents, coordinates = visibility.query_documents, visibility.query_coordinates
         batch, _, length, _ = self.query.shape
         rows = (torch.arange(length) if rows is None else rows).to(self.query.device)
         keys = self.key.shape[2]
@@ -95,6 +95,7 @@ class LayerScores:
                 visibility,
                 query_positions=visibility.positions[0][..., some],
                 query_documents=None if documents is None else documents[..., some],
+                query_coordinates=None if coordinates is None else coordinates[..., some],
             )
             query = call.query[:, :, some].to(compute_dtype(call.query.dtype))
             factor = self._factor(some)
@@ -234,8 +235,8 @@ def _tile(
     visible = visibility.visible
     distance = visibility.distance.expand_as(visible)
     logits = scores if factor is None else scores * factor
-    if call.gain is not None and call.bias is not None:
-        gain, bias = (_at(table.to(query.dtype), distance) for table in (call.gain, call.bias))
+    if call.gain is not None:
+        gain, bias = (table.to(query.dtype) for table in call.tables_at(distance))
         if visibility.sink is not None:
             sink = visibility.sink.unsqueeze(1)
             gain, bias = torch.where(sink, 1, gain), torch.where(sink, 0, bias)
@@ -244,9 +245,3 @@ def _tile(
         logits = logits + call.key_bias[:, :, keys].unsqueeze(2)
     logits = torch.where(visible.unsqueeze(1), logits, -torch.inf)
     return Tile(queries, scores, logits, distance, visible, visibility.positions[1])
-
-
-def _at(table: Tensor, distance: Tensor) -> Tensor:
-    """``[1 or H, length]`` at distances ``[1 or B, R, K]``: ``[1 or B, 1 or H, R, K]``."""
-    # Pairs beyond the table are hidden, as checked by the contract.
-    return table[:, distance.clamp_max(table.shape[1] - 1)].transpose(0, 1)

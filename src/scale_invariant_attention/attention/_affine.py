@@ -9,7 +9,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from ..arguments import positive_number, real_number, shown
+from ..arguments import integer, positive_number, real_number, shown
 from ..theory.schedules import alibi_bias
 from ..theory.transform import scale_invariant_gain_and_bias
 from .numerics import check_dense, holds_values
@@ -27,6 +27,7 @@ class DistanceAffine:
     """A gain and a bias for every distance ``0 .. length - 1``.
 
     Each table is ``[length]``, shared by the heads, or ``[heads, length]``. Both may require grad.
+    Between tokens with coordinates, whose distance need not be an integer, they are interpolated.
 
     >>> affine = DistanceAffine.scale_invariant(4096)
     >>> affine.length, affine.gain[0].item(), affine.bias[0].item()
@@ -74,12 +75,14 @@ class DistanceAffine:
         *,
         sigma: float | Tensor = 1.0,
         mu: float | Tensor = 0.0,
+        dimensions: int = 1,
         device: torch.device | str | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> "DistanceAffine":
         """The scale-invariant transform for scores with the standard deviation `sigma` and mean `mu`.
 
-        Each of the three is a number or a tensor ``[]`` or ``[heads]``, even learned.
+        Each of the three is a number or a tensor ``[]`` or ``[heads]``, even learned. `dimensions` is
+        the number of coordinates per token.
 
         >>> spreads = torch.tensor([1.0, 4.0])
         >>> DistanceAffine.scale_invariant(100, sigma=spreads).gain[:, 99]
@@ -90,8 +93,9 @@ class DistanceAffine:
         tensors = [value for value in given.values() if isinstance(value, Tensor)]
         device = tensors[0].device if tensors and device is None else device
         distance = torch.arange(length, dtype=torch.float64, device=device)
-        columns = (_column(name, value, distance.device) for name, value in given.items())
-        tables = scale_invariant_gain_and_bias(distance, *columns)
+        columns = {name: _column(name, value, distance.device) for name, value in given.items()}
+        dimensions = integer("dimensions", dimensions, at_least=1)
+        tables = scale_invariant_gain_and_bias(distance, **columns, dimensions=dimensions)
         # A single row is for all heads.
         gain, bias = (table[0] if table.shape[0] == 1 else table for table in tables)
         return cls(gain.to(dtype), bias.to(dtype))
@@ -106,6 +110,31 @@ class DistanceAffine:
         dtype = torch.promote_types(slopes.dtype, torch.float32)
         bias = alibi_bias(distance, slopes.unsqueeze(-1).double()).to(dtype)
         return cls(torch.ones(length, dtype=dtype, device=slopes.device), bias)
+
+
+def look_up(table: Tensor, distance: Tensor) -> Tensor:
+    """``[rows, length]`` at distances of any shape: ``[rows, *distance]``.
+
+    Between two integers the table is linear. Distances beyond it count as its last one: they belong to
+    hidden pairs, as checked by the contract.
+
+    >>> look_up(torch.tensor([[0.0, 10.0, 30.0]]), torch.tensor([0.0, 1.5, 2.0]))
+    tensor([[ 0., 20., 30.]])
+    """
+    last = table.shape[1] - 1
+    if not distance.is_floating_point():
+        return table[:, distance.clamp_max(last)]
+    below, above, share = neighbours(distance, last)
+    # Without a share, a bias of -inf has no effect.
+    between = (1 - share) * table[:, below] + share * table[:, above]
+    return torch.where(share == 0, table[:, below], between)
+
+
+def neighbours(distance: Tensor, last: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The integers below and above a distance, at most `last`, and the share of the one above."""
+    floor = distance.floor()
+    below, above = (it.long().clamp_max(last) for it in (floor, distance.ceil()))
+    return below, above, distance - floor
 
 
 def _column(name: str, value: float | Tensor, device: torch.device) -> float | Tensor:

@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
 from ..theory.transform import scale_invariant_gain_and_bias
+from .block_map import BlockMap
 from .contract import AttentionCall
-from .visibility import BlockMap, Visibility
+from .visibility import Visibility
 
 BLOCK = 128
 

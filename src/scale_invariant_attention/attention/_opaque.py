@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 from ._affine import check_positive
 from .contract import ARGUMENTS, TENSOR_TYPES, AttentionCall, check_table_length
 from .numerics import compute_dtype, without_autocast
-from .visibility import check_positions
+from .visibility import check_places
 
 NAMESPACE = "scale_invariant_attention"
 SCHEMA_TYPES = {
@@ -102,7 +102,7 @@ def register_opaque(name: str, forward: Forward, backward: Backward | None) -> F
         call = AttentionCall.from_arguments(*arguments)
         # These checks need values, which a traced call does not have.
         check_table_length(call)
-        check_positions(call.visibility.query_positions, call.visibility.key_positions)
+        check_places(call.visibility)
         if call.tau is not None:
             check_positive("tau", call.tau)
         with without_autocast(call.query.device):

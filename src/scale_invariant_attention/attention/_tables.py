@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..theory.transform import scale_invariant_gain_and_bias, scale_invariant_slopes
+from ._affine import look_up, neighbours
 from .contract import AttentionCall
 from .visibility import Visibility
 
@@ -21,6 +22,7 @@ class AffineGradients:
 
     def __init__(self, call: AttentionCall) -> None:
         self._inputs = (call.gain, call.bias, call.tau)
+        self._dimensions = call.visibility.dimensions
         self._sums = tuple(
             None if tensor is None else torch.zeros_like(tensor, dtype=torch.float64)
             for tensor in self._inputs
@@ -37,14 +39,25 @@ class AffineGradients:
         tau = self._inputs[2]
         if sum_tau is not None and tau is not None:
             column = _rows(tau, heads).double().unsqueeze(-1)
-            gain_slope, bias_slope = scale_invariant_slopes(distance.double(), column)
+            gain_slope, bias_slope = scale_invariant_slopes(
+                distance.double(), column, self._dimensions
+            )
             by_head = (gain * gain_slope + bias * bias_slope).sum(-1)
             _rows(sum_tau, heads).add_(fold(by_head, sum_tau))
         for total, grad in ((sum_gain, gain), (sum_bias, bias)):
             if total is not None:
-                # Distances beyond the tables belong to hidden pairs, whose gradient is zero.
-                index = distance.clamp_max(total.shape[1] - 1)
-                _rows(total, heads).index_add_(1, index, fold(grad, total))
+                self._add_to_table(_rows(total, heads), distance, fold(grad, total))
+
+    def _add_to_table(self, total: Tensor, distance: Tensor, grad: Tensor) -> None:
+        """The reverse of :func:`look_up`."""
+        # Distances beyond the tables belong to hidden pairs, whose gradient is zero.
+        last = total.shape[1] - 1
+        if not distance.is_floating_point():
+            total.index_add_(1, distance.clamp_max(last), grad)
+            return
+        below, above, share = neighbours(distance, last)
+        total.index_add_(1, below, grad * (1 - share))
+        total.index_add_(1, above, grad * share)
 
     def results(self) -> tuple[Tensor | None, ...]:
         """Gradients of gain, bias and tau in their own dtypes; None for those the call does not have."""
@@ -115,14 +128,16 @@ class AffineTiles:
         call = self._call
         if call.tau is not None:
             tau = _rows(call.tau, self._heads).double().reshape(-1, *[1] * distance.ndim)
-            gain, bias = scale_invariant_gain_and_bias(distance.double(), tau)
+            dimensions = call.visibility.dimensions
+            gain, bias = scale_invariant_gain_and_bias(
+                distance.double(), tau, dimensions=dimensions
+            )
         else:
             assert call.gain is not None
             assert call.bias is not None
-            # Distances beyond the tables belong to hidden pairs, as checked by the contract.
-            distance = distance.clamp_max(call.gain.shape[1] - 1)
-            gain = _rows(call.gain, self._heads)[:, distance]
-            bias = _rows(call.bias, self._heads)[:, distance]
+            gain, bias = (
+                look_up(_rows(table, self._heads), distance) for table in (call.gain, call.bias)
+            )
         return gain.to(self._dtype), bias.to(self._dtype)
 
 
@@ -178,6 +193,8 @@ def affine_tiles(
     call: AttentionCall, visibility: Visibility, heads: slice, dtype: torch.dtype
 ) -> AffineTiles:
     """Tables for some heads of a call, the fast kind if positions are consecutive."""
+    if visibility.coordinates is not None:
+        return AffineTiles(call, heads, dtype)
     if call.visibility.query_positions is None:
         return _Line(call, heads, dtype, visibility, call.key.shape[2] - call.query.shape[2])
     queries, keys = visibility.positions

@@ -12,9 +12,9 @@ import triton
 from torch import Tensor
 
 from ._triton_rows import line_kernel
+from .block_map import BlockMap
 from .contract import AttentionCall
 from .numerics import allows_tf32
-from .visibility import BlockMap
 
 # Offsets that a tile may reach beyond the visible pairs: the sum of its sides at most.
 MARGIN = 256

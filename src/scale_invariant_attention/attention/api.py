@@ -21,6 +21,7 @@ INSTEAD = {
     "enable_gqa": "leave it out, key may always have fewer heads than query",
     "documents": "use key_documents",
     "positions": "use key_positions and query_positions",
+    "coordinates": "use key_coordinates and query_coordinates",
     "affine": "use distance_affine_attention",
     "tau": "use scale_invariant_attention, or DistanceAffine.scale_invariant(length, tau)",
 }
@@ -110,7 +111,8 @@ def scale_invariant_attention(
 
         L = sqrt(1 + 2 log1p(t / tau)) * scale * q . k  -  2 log1p(t / tau),   out = softmax(L) v
 
-    with ``t`` the distance between query and key. It expects scores of about unit variance, as
+    with ``t`` the distance between query and key. Where tokens have n coordinates, both logarithms are
+    multiplied by n. It expects scores of about unit variance, as
     queries and keys normalised per head (QK-norm) give them.
 
     Args:
@@ -134,6 +136,9 @@ def scale_invariant_attention(
         key_mask: bool ``[B, Lk]``; False hides a key, as for padding.
         query_documents: integers ``[Lq]`` or ``[B, Lq]``; None: the documents of the last Lq keys.
         key_documents: integers ``[Lk]`` or ``[B, Lk]``; attention stays inside a document.
+        query_coordinates: integers ``[Lq, n]`` or ``[B, Lq, n]``; None: those of the last Lq keys.
+        key_coordinates: integers ``[Lk, n]`` or ``[B, Lk, n]`` in place of positions: tokens in n
+            dimensions, ``t`` their Euclidean distance; needs ``is_causal=False``, without sinks.
         window: hide keys at this distance and beyond.
         sinks: keys at positions below this are not transformed, and a window does not hide them.
 
@@ -175,7 +180,8 @@ def distance_affine_attention(
     plus the key's `key_bias`, if it is given.
 
     `affine` holds the two tables, which may require grad; they must reach the largest distance of
-    the call, or the window. Everything else is as in :func:`scale_invariant_attention`.
+    the call, or the window. Between tokens with coordinates they are interpolated linearly. Everything
+    else is as in :func:`scale_invariant_attention`.
 
     >>> query, key, value = torch.randn(3, 1, 4, 100, 32).unbind()
     >>> plain = distance_affine_attention(query, key, value, DistanceAffine.identity(100))

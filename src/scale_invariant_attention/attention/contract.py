@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from ..arguments import shown
-from ._affine import NUMBERS, DistanceAffine, tau_tensor
+from ._affine import NUMBERS, DistanceAffine, look_up, tau_tensor
+from ._coordinates import farthest_distance
 from .numerics import check_dense, compute_dtype, holds_values, plain_number
 from .visibility import Visibility
 
@@ -28,7 +29,7 @@ class AttentionCall:
     gain: Tensor | None  # [1 or Hq, length]; None with tau
     bias: Tensor | None  # [1 or Hq, length]; None with tau
     tau: Tensor | None  # [1 or Hq]; None with tables
-    visibility: Visibility  # checked: tensors [1 or B, length]
+    visibility: Visibility  # checked: tensors [1 or B, length], coordinates [1 or B, n, length]
     scale: float
     # tau if it was given as a number, for kernels that have it built in: reading the tensor would stall
     # a GPU. Operators do not get it.
@@ -57,6 +58,13 @@ class AttentionCall:
         return self.visibility.with_positions(
             self.query.shape[2], self.key.shape[2], self.query.device
         )
+
+    def tables_at(self, distance: Tensor) -> tuple[Tensor, Tensor]:
+        """Gain and bias of the tables at distances ``[1 or B, q, k]``: ``[1 or B, 1 or Hq, q, k]``."""
+        assert self.gain is not None
+        assert self.bias is not None
+        gain, bias = look_up(self.gain, distance), look_up(self.bias, distance)
+        return gain.transpose(0, 1), bias.transpose(0, 1)
 
     @property
     def is_empty(self) -> bool:
@@ -280,6 +288,9 @@ def check_table_length(call: AttentionCall) -> None:
     if call.gain is None or call.is_empty:
         return
     length, window = call.gain.shape[1], call.visibility.window
+    if window is not None and call.visibility.coordinates is not None:
+        # A distance below the window may lie between the last two integers.
+        window += 1
     if window is not None and window <= length:
         # A window hides keys beyond it, so tables need not reach farther.
         return
@@ -288,7 +299,7 @@ def check_table_length(call: AttentionCall) -> None:
         # Reading it would stall the GPU; it reports the failure on its own.
         torch._assert_async(
             largest < length,
-            f"the tables of affine cover {length} distances, but positions are farther apart: "
+            f"the tables of affine cover {length} distances, but tokens are farther apart: "
             "make them longer",
         )
     elif largest is not None:
@@ -308,6 +319,9 @@ def check_reach(length: int, largest: int, window: int | None) -> None:
 def _largest_distance(call: AttentionCall) -> int | Tensor | None:
     """The largest distance of any pair; None while positions have no values."""
     visibility = call.visibility
+    if visibility.coordinates is not None:
+        queries, keys = visibility.coordinates
+        return farthest_distance(queries, keys) if holds_values(queries) else None
     query_positions, key_positions = visibility.query_positions, visibility.key_positions
     if query_positions is None or key_positions is None:
         query_length, key_length = call.query.shape[2], call.key.shape[2]

@@ -150,7 +150,7 @@ def _packed(call: AttentionCall, *results: Tensor | None) -> tuple[bytes, list[A
     by_row = _tensors(call.visibility)
     rows: Sequence[int] = NO_ROWS
     if any(tensor is not None for tensor in by_row):
-        by_row = tuple(t if t is None or t.stride(1) == 1 else t.contiguous() for t in by_row)
+        by_row = tuple(t if t is None or _has_columns(t) else t.contiguous() for t in by_row)
         rows = [number for tensor in by_row for number in _rows(tensor)]
     addresses = [0 if result is None else result.data_ptr() for result in results]
     by_distance = results[BY_DISTANCE] if len(results) > BY_DISTANCE else None
@@ -173,6 +173,7 @@ def _packed(call: AttentionCall, *results: Tensor | None) -> tuple[bytes, list[A
         *biases,
         *rows,
         *[NO_LIMIT if number is None else number for number in _numbers(call.visibility)],
+        call.visibility.dimensions,
         call.scale,
         *_rows(gain),
         *_rows(bias),
@@ -188,6 +189,11 @@ def _packed(call: AttentionCall, *results: Tensor | None) -> tuple[bytes, list[A
 def _with_rows(tensor: Tensor) -> Tensor:
     """The tensor, copied if its columns are not contiguous."""
     return tensor if tensor.stride(3) == 1 else tensor.contiguous()
+
+
+def _has_columns(tensor: Tensor) -> bool:
+    """Whether what belongs to a batch row lies side by side."""
+    return tensor.stride(1) == 1 if tensor.ndim == 2 else tensor.is_contiguous()
 
 
 def _contiguous(tensor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -26,6 +26,7 @@ LAYOUT = {
     "key_bias": "3q",
     **dict.fromkeys((f"visibility.{name}" for name in TENSORS), "2q"),
     **dict.fromkeys((f"visibility.{name}" for name in NUMBERS), "q"),
+    "dimensions": "q",
     "scale": "d",
     **dict.fromkeys(("gain", "bias"), "2q"),
     **dict.fromkeys(("table_length", "tau", "tau_head"), "q"),
@@ -33,7 +34,7 @@ LAYOUT = {
 }
 CALL = struct.Struct("=" + "".join(LAYOUT.values()))
 # Must equal INTERFACE in csrc/entry.cpp.
-INTERFACE = 3
+INTERFACE = 4
 INSTALLED = Path(__file__).with_name("_kernels.so")
 MISSING = Path(__file__).with_name("_kernels_missing.txt")
 # The variable that names another library, such as one built with sanitizers.

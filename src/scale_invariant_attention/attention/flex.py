@@ -39,6 +39,8 @@ def unsupported_reason(call: AttentionCall, return_lse: bool) -> str | None:
     """Why FlexAttention does not support a call."""
     if call.key_bias is not None:
         return "it has no key_bias; use 'tiled'"
+    if call.visibility.coordinates is not None:
+        return "it has no coordinates; use 'tiled'"
     if call.affine_requires_grad:
         return "it has no gradients for the gain and bias tables or tau; use 'tiled'"
     if call.query.dtype == torch.float64:

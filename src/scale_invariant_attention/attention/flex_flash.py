@@ -49,6 +49,8 @@ def unsupported_reason(call: AttentionCall, return_lse: bool) -> str | None:
     """Why this form of FlexAttention does not support a call."""
     if call.key_bias is not None:
         return "it has no key_bias; use 'tiled'"
+    if call.visibility.coordinates is not None:
+        return "it has no coordinates; use 'tiled'"
     visibility = call.visibility
     if visibility.query_positions is not None or visibility.key_positions is not None:
         return "it needs consecutive positions, as they are by default; use 'flex'"

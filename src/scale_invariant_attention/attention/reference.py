@@ -118,26 +118,20 @@ def _gain_and_bias(
     call: AttentionCall, visibility: Visibility, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """Gain and bias of every pair, ``[1 or B, 1 or Hq, Lq, Lk]``."""
-    distance = visibility.distance.unsqueeze(1)
+    distance = visibility.distance
     if call.tau is not None:
         tau = call.tau.double().reshape(1, -1, 1, 1)
-        tables = scale_invariant_gain_and_bias(distance.double(), tau)
-        gain, bias = (table.to(dtype) for table in tables)
+        gain, bias = scale_invariant_gain_and_bias(
+            distance.double().unsqueeze(1), tau, dimensions=visibility.dimensions
+        )
     else:
-        gain, bias = (_look_up(table, distance).to(dtype) for table in (call.gain, call.bias))
+        gain, bias = call.tables_at(distance)
+    gain, bias = gain.to(dtype), bias.to(dtype)
     sink = visibility.sink
     if sink is not None:
         sink = sink.unsqueeze(1)
         gain, bias = torch.where(sink, 1, gain), torch.where(sink, 0, bias)
     return gain, bias
-
-
-def _look_up(table: Tensor | None, distance: Tensor) -> Tensor:
-    """``table[head, distance]``: table ``[1 or Hq, length]``, distance ``[B', 1, Lq, Lk]``."""
-    assert table is not None
-    # Pairs beyond the table are hidden, as checked by the contract.
-    found = table[:, distance.squeeze(1).clamp_max(table.shape[1] - 1)]
-    return found.transpose(0, 1)
 
 
 class _SpoilGradients(torch.autograd.Function):

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from ._opaque import Gradients, no_gradients, register_opaque
 from ._tables import AffineGradients, AffineTiles, Tile, affine_tiles
+from .block_map import BlockMap
 from .contract import AttentionCall
 from .numerics import compute_dtype, finite_part, mark_bad_keys, mark_bad_rows
-from .visibility import BlockMap, Visibility
+from .visibility import Visibility
 
 # In bytes: the alignment of memory that torch allocates.
 ALIGNMENT = 64

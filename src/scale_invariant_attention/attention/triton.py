@@ -62,6 +62,8 @@ def unsupported_reason(call: AttentionCall, return_lse: bool) -> str | None:
     """Why the backend does not support a call."""
     if call.key_bias is not None:
         return "it has no key_bias; use 'tiled'"
+    if call.visibility.coordinates is not None:
+        return "it has no coordinates; use 'tiled'"
     if call.query.dtype not in DTYPES:
         return f"it computes in float32, not in {call.query.dtype}"
     largest = max(call.query.shape[3], call.value.shape[3])

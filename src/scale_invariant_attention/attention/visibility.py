@@ -1,4 +1,4 @@
-"""Which keys a query sees, and at what distance: for whole calls, for tiles, and for blocks of tiles.
+"""Which keys a query sees, and at what distance: for whole calls and for tiles.
 
 A key is visible to a query when it is not masked, lies in the same document, is not in the future
 (if causal), and lies inside the window or is a sink.
@@ -11,10 +11,24 @@ from typing import Any, TypedDict
 import torch
 from torch import Tensor
 
+from ._coordinates import (
+    BEYOND,
+    FARTHEST_COORDINATE,
+    check_use,
+    checked_coordinates,
+    squared_distance,
+)
 from .numerics import check_dense, holds_values, plain_number
 
 # Positions are from -FARTHEST to FARTHEST - 1, so that 64 bits hold sums of a few distances.
 FARTHEST = 2**61
+# The names of the tensors that place tokens, and how far from 0 their values may be.
+PLACES = {
+    "query_positions": FARTHEST,
+    "key_positions": FARTHEST,
+    "query_coordinates": FARTHEST_COORDINATE,
+    "key_coordinates": FARTHEST_COORDINATE,
+}
 # A tuple, because a union would be built at every use.
 INTEGERS = (int, torch.SymInt)
 # Up to this many values are read one by one, which takes less time than looking for their extremes.
@@ -23,13 +37,14 @@ FEW = 64
 
 @dataclass(frozen=True, eq=False, kw_only=True, slots=True)
 class Visibility:
-    """Positions of queries and keys, and which pairs may see each other.
+    """Positions or coordinates of queries and keys, and which pairs may see each other.
 
     The public functions take these fields as keywords, whose docstring describes them; a model
     builds one object per forward pass and hands it to every layer.
 
-    :meth:`checked` brings every tensor to ``[1 or B, length]``. The matrices of pairs broadcast
-    leading dimensions, so that one object can describe a batch or a single row of it.
+    :meth:`checked` brings every tensor to ``[1 or B, length]``, coordinates to ``[1 or B, n, length]``.
+    The matrices of pairs broadcast leading dimensions, so that one object can describe a batch or a
+    single row of it.
 
     >>> Visibility(window=2).with_positions(2, 4, torch.device("cpu")).visible
     tensor([[[False,  True,  True, False],
@@ -41,6 +56,8 @@ class Visibility:
     key_mask: Tensor | None = None
     query_documents: Tensor | None = None
     key_documents: Tensor | None = None
+    query_coordinates: Tensor | None = None
+    key_coordinates: Tensor | None = None
     is_causal: bool = True
     window: int | None = None
     sinks: int = 0
@@ -50,7 +67,8 @@ class Visibility:
     ) -> "Visibility":
         """Check every field, and bring tensors to int64 (the mask: bool) ``[1 or batch, length]``.
 
-        Afterwards both positions are given or neither, and both documents or neither.
+        Afterwards both positions are given or neither, both documents or neither, and both coordinates,
+        ``[1 or batch, n, length]``, or neither.
         """
         if not isinstance(self.is_causal, bool):
             raise TypeError(f"is_causal must be True or False, got {self.is_causal!r}")
@@ -63,6 +81,8 @@ class Visibility:
             and self.key_mask is None
             and self.query_documents is None
             and self.key_documents is None
+            and self.query_coordinates is None
+            and self.key_coordinates is None
             and window == self.window
             and sinks == self.sinks
         ):
@@ -74,7 +94,10 @@ class Visibility:
 
         query_positions = row("query_positions", self.query_positions, query_length)
         key_positions = row("key_positions", self.key_positions, key_length)
-        check_positions(self.query_positions, self.key_positions)
+        query_coordinates, key_coordinates = self._checked_coordinates(
+            batch, query_length, key_length, device, sinks
+        )
+        check_places(self)
         query_documents = row("query_documents", self.query_documents, query_length)
         key_documents = row("key_documents", self.key_documents, key_length)
         if key_documents is None and query_documents is not None:
@@ -91,6 +114,8 @@ class Visibility:
             key_positions=key_positions,
             query_documents=query_documents,
             key_documents=key_documents,
+            query_coordinates=query_coordinates,
+            key_coordinates=key_coordinates,
             window=window,
             sinks=sinks,
         )
@@ -98,10 +123,37 @@ class Visibility:
             return visibility.with_positions(query_length, key_length, device)
         return visibility
 
+    def _checked_coordinates(
+        self, batch: int, query_length: int, key_length: int, device: torch.device, sinks: int
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """The coordinates of queries and keys, ``[1 or batch, n, length]``."""
+        if self.query_coordinates is None and self.key_coordinates is None:
+            return None, None
+        given = {name: getattr(self, name) is not None for name in PLACES}
+        check_use(given, self.is_causal, sinks)
+        of_keys = checked_coordinates(
+            "key_coordinates", self.key_coordinates, batch, key_length, device
+        )
+        of_queries = checked_coordinates(
+            "query_coordinates", self.query_coordinates, batch, query_length, device
+        )
+        assert of_keys is not None
+        if of_queries is None:
+            of_queries = _last(of_keys, query_length, "coordinates")
+        if of_queries.shape[1] != of_keys.shape[1]:
+            raise ValueError(
+                "query_coordinates and key_coordinates must have the same number of coordinates per "
+                f"token, got {of_queries.shape[1]} and {of_keys.shape[1]}"
+            )
+        return of_queries, of_keys
+
     def with_positions(
         self, query_length: int, key_length: int, device: torch.device
     ) -> "Visibility":
-        """Fill in default positions: keys from 0, and queries as the last of the keys."""
+        """Fill in default positions: keys from 0, and queries as the last of the keys.
+
+        Tokens with coordinates get them too, but neither distance nor causality depends on them then.
+        """
         query_positions, key_positions = self.query_positions, self.key_positions
         if key_positions is None:
             key_positions = torch.arange(key_length, device=device).unsqueeze(0)
@@ -163,8 +215,25 @@ class Visibility:
         return replace(self, **changed)
 
     @property
+    def coordinates(self) -> tuple[Tensor, Tensor] | None:
+        """Coordinates of queries and of keys; None if tokens have positions."""
+        if self.query_coordinates is None or self.key_coordinates is None:
+            return None
+        return self.query_coordinates, self.key_coordinates
+
+    @property
+    def dimensions(self) -> int:
+        """The number of dimensions: that of the coordinates, or 1."""
+        return 1 if self.key_coordinates is None else self.key_coordinates.shape[-2]
+
+    @property
     def distance(self) -> Tensor:
-        """The distance of every pair, ``[..., Lq, Lk]``; 0 where causality hides the key."""
+        """The distance of every pair, ``[..., Lq, Lk]``; 0 where causality hides the key.
+
+        An integer between positions, and float64 between coordinates.
+        """
+        if self.coordinates is not None:
+            return squared_distance(*self.coordinates).double().sqrt()
         query_positions, key_positions = self.positions
         offset = query_positions.unsqueeze(-1) - key_positions.unsqueeze(-2)
         return offset.clamp_min(0) if self.is_causal else offset.abs()
@@ -183,7 +252,7 @@ class Visibility:
         queries, keys = query_positions.unsqueeze(-1), key_positions.unsqueeze(-2)
         visible = queries >= keys if self.is_causal else torch.ones_like(queries == keys)
         if self.window is not None:
-            near, sink = self.distance < self.window, self.sink
+            near, sink = self._near(self.window), self.sink
             visible = visible & (near if sink is None else near | sink)
         if self.query_documents is not None and self.key_documents is not None:
             same = self.query_documents.unsqueeze(-1) == self.key_documents.unsqueeze(-2)
@@ -191,6 +260,12 @@ class Visibility:
         if self.key_mask is not None:
             visible = visible & self.key_mask.unsqueeze(-2)
         return visible
+
+    def _near(self, window: int) -> Tensor:
+        """Which pairs are closer than a window."""
+        if self.coordinates is None:
+            return self.distance < window
+        return squared_distance(*self.coordinates) < min(window, BEYOND) ** 2
 
 
 class VisibilityKeywords(TypedDict, total=False):
@@ -201,91 +276,14 @@ class VisibilityKeywords(TypedDict, total=False):
     key_mask: Tensor | None
     query_documents: Tensor | None
     key_documents: Tensor | None
+    query_coordinates: Tensor | None
+    key_coordinates: Tensor | None
     is_causal: bool
     window: int | None
     sinks: int
 
 
 TENSORS = tuple(field.name for field in fields(Visibility) if field.type == Tensor | None)
-
-
-class BlockMap:
-    """Which tiles hold no visible pair, and which nothing but visible pairs.
-
-    Computed from the extremes of each block, in memory linear in the number of blocks, for one batch
-    row or for all of them. Tiles reported as empty or full are so; a tile reported as neither may still
-    be either.
-    """
-
-    def __init__(self, visibility: Visibility, query_block: int, key_block: int) -> None:
-        self.visibility = visibility
-        mask = visibility.key_mask
-        query_positions, key_positions = visibility.positions
-        self.query_low, self.query_high = _extremes(query_positions, query_block)
-        self.key_low, self.key_high = _extremes(key_positions, key_block, mask)
-        self.all_unmasked = None
-        if mask is not None:
-            self.all_unmasked = _padded_blocks(mask, key_block, fill=True).all(-1)
-        if visibility.query_documents is not None and visibility.key_documents is not None:
-            self.query_documents = _extremes(visibility.query_documents, query_block)
-            self.key_documents = _extremes(visibility.key_documents, key_block, mask)
-
-    def rows(self, index: int | Tensor) -> tuple[Tensor, Tensor]:
-        """Which key blocks may hold visible pairs with a query block, and which only visible ones.
-
-        ``[key blocks]`` for one query block; ``[queries, key blocks]`` for an index ``[queries, 1]``.
-        """
-        return self._tiles(lambda of_queries: of_queries[index], lambda of_keys: of_keys)
-
-    def every(self) -> tuple[Tensor, Tensor]:
-        """The same for all tiles: ``[..., query blocks, key blocks]``, leading dimensions broadcast."""
-        return self._tiles(lambda queries: queries.unsqueeze(-1), lambda keys: keys.unsqueeze(-2))
-
-    def _tiles(
-        self, of_queries: Callable[[Tensor], Tensor], of_keys: Callable[[Tensor], Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        visibility = self.visibility
-        low, high = of_queries(self.query_low), of_queries(self.query_high)
-        key_low, key_high = of_keys(self.key_low), of_keys(self.key_high)
-        # A block whose keys are all masked has its low extreme above its high one.
-        some = key_low <= key_high
-        full = some if self.all_unmasked is None else of_keys(self.all_unmasked)
-        if visibility.is_causal:
-            some = some & (key_low <= high)
-            full = full & (key_high <= low)
-        if visibility.window is not None:
-            nearest = torch.maximum(low - key_high, key_low - high)
-            farthest = torch.maximum(high - key_low, key_high - low)
-            some_near, all_near = nearest < visibility.window, farthest < visibility.window
-            if visibility.sinks > 0:
-                some_near = some_near | (key_low < visibility.sinks)
-                all_near = all_near | (key_high < visibility.sinks)
-            some, full = some & some_near, full & all_near
-        if visibility.query_documents is not None:
-            first, last = (of_queries(extreme) for extreme in self.query_documents)
-            key_first, key_last = (of_keys(extreme) for extreme in self.key_documents)
-            some = some & (key_first <= last) & (first <= key_last)
-            full = full & (key_first == key_last) & (first == last) & (first == key_first)
-        return some, some & full
-
-
-def _extremes(values: Tensor, block: int, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The least and the greatest of each block, without masked keys."""
-    least, greatest = torch.iinfo(values.dtype).min // 4, torch.iinfo(values.dtype).max // 4
-    low = values if mask is None else values.masked_fill(~mask, greatest)
-    high = values if mask is None else values.masked_fill(~mask, least)
-    return (
-        _padded_blocks(low, block, fill=greatest).amin(-1),
-        _padded_blocks(high, block, fill=least).amax(-1),
-    )
-
-
-def _padded_blocks(values: Tensor, block: int, fill: int | bool) -> Tensor:
-    """``[..., length]`` as ``[..., blocks, block]``, the last block padded."""
-    missing = -values.shape[-1] % block
-    filling = values.new_full((*values.shape[:-1], missing), fill)
-    blocks = (values.shape[-1] + missing) // block
-    return torch.cat([values, filling], -1).view(*values.shape[:-1], blocks, block)
 
 
 def _count(name: str, value: Any, least: int) -> int:
@@ -321,11 +319,12 @@ def _integer_row(
     return tensor.long() if tensor.ndim == 2 else tensor.long().unsqueeze(0)
 
 
-def check_positions(query_positions: Tensor | None, key_positions: Tensor | None) -> None:
-    """Raise for positions that are too far from 0, provided their values can be read."""
-    for name, tensor in (("query_positions", query_positions), ("key_positions", key_positions)):
+def check_places(visibility: Visibility) -> None:
+    """Raise for positions or coordinates that are too far from 0, provided their values can be read."""
+    for name, farthest in PLACES.items():
+        tensor = getattr(visibility, name)
         # Smaller integers cannot be too large.
-        if tensor is None or tensor.dtype.itemsize < 8 or tensor.numel() == 0:
+        if tensor is None or torch.iinfo(tensor.dtype).max < farthest or tensor.numel() == 0:
             continue
         if tensor.device.type != "cpu" or _is_watched(tensor):
             return
@@ -337,9 +336,10 @@ def check_positions(query_positions: Tensor | None, key_positions: Tensor | None
             values = [int(it) for it in (tensor.long() if wrapped else tensor).aminmax()]
             values = [it % 2**64 if wrapped else it for it in values]
         least, greatest = min(values), max(values)
-        if least < -FARTHEST or greatest >= FARTHEST:
+        if least < -farthest or greatest >= farthest:
+            power = farthest.bit_length() - 1
             got = f"{least} to {greatest}"
-            raise ValueError(f"{name} must be from -2**61 to 2**61 - 1, got {got}")
+            raise ValueError(f"{name} must be from -2**{power} to 2**{power} - 1, got {got}")
 
 
 def _is_watched(tensor: Tensor) -> bool:
@@ -354,13 +354,13 @@ def _is_watched(tensor: Tensor) -> bool:
 
 
 def _last(of_keys: Tensor, query_length: int, kind: str) -> Tensor:
-    """The positions or documents of the last keys, for the queries."""
-    if query_length > of_keys.shape[1]:
+    """The positions, documents or coordinates of the last keys, for the queries."""
+    if query_length > of_keys.shape[-1]:
         raise ValueError(
             f"query_{kind} must be given: there are {query_length} queries, more than the "
-            f"{of_keys.shape[1]} key_{kind} they would be the last of"
+            f"{of_keys.shape[-1]} key_{kind} they would be the last of"
         )
-    return of_keys[:, of_keys.shape[1] - query_length :]
+    return of_keys[..., of_keys.shape[-1] - query_length :]
 
 
 def _check_key_mask(

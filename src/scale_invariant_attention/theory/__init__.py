@@ -11,6 +11,8 @@
 from ._conditions import (
     expected_range_mass,
     expected_range_negentropy,
+    expected_shell_mass,
+    expected_shell_negentropy,
     expected_weight,
     expected_weight_log_weight,
     range_entropy,
@@ -29,6 +31,8 @@ __all__ = [
     "ScaleInvariantTransform",
     "expected_range_mass",
     "expected_range_negentropy",
+    "expected_shell_mass",
+    "expected_shell_negentropy",
     "expected_weight",
     "expected_weight_log_weight",
     "range_entropy",

@@ -10,6 +10,9 @@ expected mass and negentropy as `t` grows. Scores with the standard deviation si
 first; with `alpha = e^(sigma^2/2)` and `beta = sigma^2 alpha` distance zero is then left alone:
 
     L_t = sqrt(1 + 2 u / sigma^2) * S_t - 2 u,    u = log1p(t/tau)
+
+In n dimensions shells take the place of ranges, and the power -n that of -1: `log(t/tau + 1)` and `u`
+are multiplied by n, and nothing else changes.
 """
 
 import math
@@ -19,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..arguments import distance_range, positive_number, ratio_above_one
+from ..arguments import distance_range, integer, positive_number, ratio_above_one
 from ._distance import at_distance
 
 # Relative size of what the caller's own arithmetic may have rounded off.
@@ -36,7 +39,8 @@ class ScaleInvariantTransform:
     zero, for scores with mean 0 and the standard deviation `sigma`. The defaults are the only pair that
     leaves distance zero alone if `sigma` is 1: gain 1 and bias 0. For any other `sigma`,
     :meth:`for_scores` has that pair. Valid for `tau > 0`, `sigma > 0`, `alpha > 0` and
-    `beta >= alpha * log(alpha)` with `beta > 0`.
+    `beta >= alpha * log(alpha)` with `beta > 0`. In n `dimensions`, distances are Euclidean, and weights
+    fall with the n-th power of the distance.
 
     >>> transform = ScaleInvariantTransform(tau=10.0)
     >>> transform.gain(torch.tensor([0, 10, 1000]))
@@ -49,8 +53,10 @@ class ScaleInvariantTransform:
     alpha: float = math.exp(0.5)
     beta: float = math.exp(0.5)
     sigma: float = 1.0
+    dimensions: int = 1
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "dimensions", integer("dimensions", self.dimensions, at_least=1))
         for name in ("tau", "alpha", "beta", "sigma"):
             object.__setattr__(self, name, positive_number(name, getattr(self, name)))
         if self._headroom < 0:
@@ -65,7 +71,9 @@ class ScaleInvariantTransform:
             )
 
     @classmethod
-    def for_scores(cls, sigma: float, tau: float = 10.0) -> "ScaleInvariantTransform":
+    def for_scores(
+        cls, sigma: float, tau: float = 10.0, dimensions: int = 1
+    ) -> "ScaleInvariantTransform":
         """The transform that leaves distance zero alone for scores of standard deviation `sigma`.
 
         `alpha = e^(sigma^2/2)` and `beta = sigma^2 alpha`; `sigma = 1` is the paper's.
@@ -83,7 +91,7 @@ class ScaleInvariantTransform:
                 f"{math.sqrt(_LARGEST_VARIANCE):.0f} and above 1e-150, got {sigma!r}"
             )
         alpha = math.exp(variance / 2)
-        return cls(tau, alpha, variance * alpha, sigma)
+        return cls(tau, alpha, variance * alpha, sigma, dimensions)
 
     @property
     def _headroom(self) -> float:
@@ -109,7 +117,7 @@ class ScaleInvariantTransform:
         return 0.0 if math.isclose(ratio, variance, rel_tol=_ROUNDING) else ratio - variance
 
     def gain(self, distance: Tensor) -> Tensor:
-        """`a_t / sigma = sqrt(2 log1p(t/tau) + a_0^2) / sigma`, of the shape of `distance`.
+        """`a_t / sigma = sqrt(2 n log1p(t/tau) + a_0^2) / sigma`, of the shape of `distance`.
 
         Computed in float64. A floating `distance` gives its own dtype, an integer one float64.
         Distances below zero count as zero.
@@ -119,24 +127,27 @@ class ScaleInvariantTransform:
         """
         variance = self._local_variance
         return at_distance(
-            distance, lambda t: (_growth(t, self.tau) + variance).sqrt() / self.sigma
+            distance,
+            lambda t: (_growth(t, self.tau, self.dimensions) + variance).sqrt() / self.sigma,
         )
 
     def bias(self, distance: Tensor) -> Tensor:
-        """`m_t = -2 log1p(t/tau) + m_0`, of the shape of `distance`; dtypes as in `gain`.
+        """`m_t = -2 n log1p(t/tau) + m_0`, of the shape of `distance`; dtypes as in `gain`.
 
         >>> ScaleInvariantTransform().bias(torch.tensor([-1, 0]))
         tensor([0., 0.], dtype=torch.float64)
         """
-        return at_distance(distance, lambda t: self._local_bias - _growth(t, self.tau))
+        return at_distance(
+            distance, lambda t: self._local_bias - _growth(t, self.tau, self.dimensions)
+        )
 
     def expected_weight(self, distance: Tensor) -> Tensor:
-        """`E[e^L_t] = alpha / (t/tau + 1)`, of the shape of `distance`; dtypes as in `gain`.
+        """`E[e^L_t] = alpha / (t/tau + 1)^n`, of the shape of `distance`; dtypes as in `gain`.
 
         >>> ScaleInvariantTransform().expected_weight(torch.tensor([0, 10]))
         tensor([1.6487, 0.8244], dtype=torch.float64)
         """
-        return at_distance(distance, lambda t: self.alpha / (t / self.tau + 1))
+        return at_distance(distance, lambda t: self.alpha / (t / self.tau + 1) ** self.dimensions)
 
     def range_mass(self, start: int, stop: int) -> float:
         """Expected sum of weights over the integers of `[start, stop)`, in constant time.
@@ -146,6 +157,7 @@ class ScaleInvariantTransform:
         >>> round(ScaleInvariantTransform().range_mass(100, 1000), 4)
         36.6228
         """
+        self._require_line("range_mass", "expected_shell_mass")
         return self.alpha * self.tau * _reciprocal_sum(*distance_range(start, stop), self.tau)
 
     def range_negentropy(self, start: int, stop: int) -> float:
@@ -156,6 +168,7 @@ class ScaleInvariantTransform:
         >>> round(ScaleInvariantTransform(beta=2.0).range_negentropy(100, 1000), 4)
         44.4256
         """
+        self._require_line("range_negentropy", "expected_shell_negentropy")
         return self.beta * self.tau * _reciprocal_sum(*distance_range(start, stop), self.tau)
 
     def range_mass_limit(self, ratio: float) -> float:
@@ -164,6 +177,7 @@ class ScaleInvariantTransform:
         >>> round(ScaleInvariantTransform().range_mass_limit(10), 4)
         37.9632
         """
+        self._require_line("range_mass_limit", "shell_mass_limit")
         return self.alpha * self.tau * math.log(ratio_above_one(ratio))
 
     def range_negentropy_limit(self, ratio: float) -> float:
@@ -172,7 +186,39 @@ class ScaleInvariantTransform:
         >>> round(ScaleInvariantTransform(beta=2.0).range_negentropy_limit(10), 4)
         46.0517
         """
+        self._require_line("range_negentropy_limit", "shell_negentropy_limit")
         return self.beta * self.tau * math.log(ratio_above_one(ratio))
+
+    def shell_mass_limit(self, ratio: float) -> float:
+        """`alpha tau^n S ln(ratio)`: the limit of the mass of the shell `[r, ratio * r)` as `r` grows.
+
+        `S` is the area of the unit sphere in n dimensions: 2 pi in the plane, and 2 on a line, whose
+        shells have keys on both sides.
+
+        >>> round(ScaleInvariantTransform(dimensions=2).shell_mass_limit(2), 1)
+        718.0
+        """
+        return self.alpha * self._shell_limit(ratio)
+
+    def shell_negentropy_limit(self, ratio: float) -> float:
+        """`beta tau^n S ln(ratio)`: the limit of the negentropy of `[r, ratio * r)` as `r` grows.
+
+        >>> round(ScaleInvariantTransform(beta=2.0, dimensions=2).shell_negentropy_limit(2), 1)
+        871.0
+        """
+        return self.beta * self._shell_limit(ratio)
+
+    def _shell_limit(self, ratio: float) -> float:
+        n = self.dimensions
+        sphere: float = 2 * math.pi ** (n / 2) / math.gamma(n / 2)
+        return sphere * math.pow(self.tau, n) * math.log(ratio_above_one(ratio))
+
+    def _require_line(self, name: str, instead: str) -> None:
+        if self.dimensions != 1:
+            raise ValueError(
+                f"{name} sums over the distances of a line, and this transform has "
+                f"{self.dimensions} dimensions: use {instead}"
+            )
 
 
 def scale_invariant_gain_and_bias(
@@ -180,17 +226,18 @@ def scale_invariant_gain_and_bias(
     tau: float | Tensor,
     sigma: float | Tensor = 1.0,
     mu: float | Tensor = 0.0,
+    dimensions: int = 1,
 ) -> tuple[Tensor, Tensor]:
-    """Gain `sqrt(1 + 2 u / sigma^2)` and bias `-2 u - (gain - 1) mu`, with `u = log1p(t/tau)`.
+    """Gain `sqrt(1 + 2 n u / sigma^2)` and bias `-2 n u - (gain - 1) mu`, with `u = log1p(t/tau)`.
 
-    For scores with the standard deviation `sigma` and the mean `mu`; differentiable in all three. The
-    arithmetic runs in the dtype of `distance`, or in the widest one of the tensors.
+    In n `dimensions`, for scores with the standard deviation `sigma` and the mean `mu`; differentiable
+    in all three. The arithmetic runs in the dtype of `distance`, or in the widest one of the tensors.
 
     >>> gain, bias = scale_invariant_gain_and_bias(torch.tensor([0.0, 10.0]), torch.tensor(10.0))
     >>> gain.tolist(), bias.tolist()
     ([1.0, 1.544...], [0.0, -1.386...])
     """
-    growth = _growth(distance, tau)
+    growth = _growth(distance, tau, dimensions)
     # A division by 1 would keep FlexAttention from compiling.
     is_unit = not isinstance(sigma, Tensor) and sigma == 1
     gain = torch.sqrt(1 + (growth if is_unit else growth / sigma**2))
@@ -199,16 +246,18 @@ def scale_invariant_gain_and_bias(
     return gain, bias - (gain - 1) * mu if has_mean else bias
 
 
-def scale_invariant_slopes(distance: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
-    """The derivatives of gain and bias by `tau`: `u' / a_t` and `-2 u'`, with `u = log1p(t/tau)`."""
-    gain, _ = scale_invariant_gain_and_bias(distance, tau)
-    slope = -distance / (tau * (distance + tau))
+def scale_invariant_slopes(
+    distance: Tensor, tau: Tensor, dimensions: int = 1
+) -> tuple[Tensor, Tensor]:
+    """The derivatives of gain and bias by `tau`: `n u' / a_t` and `-2 n u'`, with `u = log1p(t/tau)`."""
+    gain, _ = scale_invariant_gain_and_bias(distance, tau, dimensions=dimensions)
+    slope = -dimensions * distance / (tau * (distance + tau))
     return slope / gain, -2 * slope
 
 
-def _growth(distance: Tensor, tau: float | Tensor) -> Tensor:
+def _growth(distance: Tensor, tau: float | Tensor, dimensions: int) -> Tensor:
     """`a_t^2 - a_0^2 = m_0 - m_t`."""
-    return 2 * torch.log1p(distance / tau)
+    return 2 * dimensions * torch.log1p(distance / tau)
 
 
 def _reciprocal_sum(start: int, stop: int, shift: float) -> float:

@@ -11,11 +11,11 @@ import torch
 import scale_invariant_attention as sia
 from scale_invariant_attention.attention import Visibility
 from scale_invariant_attention.attention.backends import BACKENDS
+from scale_invariant_attention.attention.block_map import BlockMap
 from scale_invariant_attention.attention.context_parallel import _ring
 from scale_invariant_attention.attention.context_parallel._parts import Parts, cut, with_keys
 from scale_invariant_attention.attention.context_parallel._ranks import Ranks
 from scale_invariant_attention.attention.contract import checked_call
-from scale_invariant_attention.attention.visibility import BlockMap
 from scale_invariant_attention.lab.benchmark.context_parallel import Side, started
 from scale_invariant_attention.lab.benchmark.peak_memory import PROMPT_MALLOC
 from scale_invariant_attention.lab.benchmark.problem import Problem

@@ -57,6 +57,7 @@ def test_wrong_arguments_of_one_rank_stop_all_of_them(tmp_path):
         "layout of another length": "ValueError: query must have length 20",
         "shape": "ValueError: key_documents must be [16] or [1, 16], got shape (5,)",
         "no positions": "ValueError: key_positions must be given, or the layout",
+        "coordinates": "ValueError: key_coordinates must be None",
         "backend without passes": "NotImplementedError: backend 'flex' cannot run this call",
         "heads that ranks cannot share": "query has 4 heads, which 3 ranks cannot share",
         "short tables": "ValueError: the tables of affine cover 3 distances",

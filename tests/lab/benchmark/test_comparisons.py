@@ -14,7 +14,7 @@ from scale_invariant_attention.lab.benchmark.comparisons import (
 from scale_invariant_attention.lab.benchmark.problem import Problem
 from scale_invariant_attention.lab.benchmark.rivals import rival_named
 
-TINY = Lengths(usual=16, flex=(16,), window=4, windowed=32, decode=64, grouped=64, chunk=64)
+TINY = Lengths(usual=16, flex=(16,), window=4, windowed=32, decode=64, grouped=64, chunk=64, side=4)
 PROBLEM = Problem(2, 8, 16, "forward")
 
 
@@ -61,6 +61,7 @@ def test_the_median_over_rounds_counts(times):
         ("transform by tables", {"tau": 1, "tables": 3, "identity": 2}, 1.5, "at most", 1.05),
         ("table gradients", {"learned": 6, "fixed": 5, "forward": 1}, 0.25, "at most", 0.10),
         ("window", {"window": 1, "full": 8}, 0.125, "at most", 0.10),
+        ("a grid of 4 x 4", {"grid": 5, "line": 4}, 1.25, "at most", 1.50),
         ("one query, time relative to SDPA", {"tiled": 1, "sdpa": 2}, 0.5, "at most", 1.00),
         ("with a mask", {"tiled": 1, "sdpa": 2}, 0.5, "at most", 0.80),
         ("of bfloat16 to float32", {"float32": 3, "bfloat16": 2}, 0.75, "at least", 0.85),
@@ -95,7 +96,7 @@ def test_bfloat16_is_compared_with_sdpa_in_bfloat16(every_comparison):
 
 
 def test_every_comparison_runs(every_comparison):
-    assert len(every_comparison) == 4 + 2 + 2 + 4 + 2 + 2 + 1 + 3 + 8 + 2
+    assert len(every_comparison) == 4 + 2 + 2 + 4 + 2 + 2 + 2 + 1 + 3 + 8 + 2
     for comparison in every_comparison:
         for run in comparison.runs().values():
             run()
@@ -125,5 +126,5 @@ def test_comparisons_that_need_flex_or_a_second_core_are_skipped(monkeypatch):
         t.names
         for t in all_comparisons(rival_named("tiled"), rival_named("sdpa"), None, 10.0, TINY)
     ]
-    assert len(names) == 4 + 2 + 4 + 2 + 2 + 1 + 3 + 2
+    assert len(names) == 4 + 2 + 4 + 2 + 2 + 2 + 1 + 3 + 2
     assert not [name for name in names if "speed-up" in name or "flex" in name]

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from .._opaque import Gradients
+from ..block_map import BlockMap
 from ..contract import AttentionCall
 from ..numerics import compute_dtype
-from ..visibility import BlockMap, Visibility
+from ..visibility import Visibility
 from ._messages import Format, Incoming, pack, pass_on
 from ._parts import (
     EVERYTHING,

@@ -94,6 +94,7 @@ def context_parallel_attention(
     ranks = Ranks.of_group(group)
     with agree(ranks, "context_parallel_attention") as agreement:
         seen = visibility_from("context_parallel_attention", 3, misplaced, visibility)
+        _refuse_coordinates(seen)
         if method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(METHODS)}; got {method!r}")
         if not isinstance(return_lse, bool):
@@ -165,6 +166,15 @@ class _Attention(torch.autograd.Function):
             for grad, dtype, needed in zip(grads, ctx.dtypes, ctx.needs_input_grad, strict=False)
         ]
         return (*rounded, *[None] * (len(ctx.needs_input_grad) - len(rounded)))
+
+
+def _refuse_coordinates(visibility: Visibility) -> None:
+    for name in ("key_coordinates", "query_coordinates"):
+        if getattr(visibility, name) is not None:
+            raise ValueError(
+                f"{name} must be None: context_parallel_attention cuts a sequence, whose tokens have "
+                "positions; for tokens with coordinates, use scale_invariant_attention on all of them"
+            )
 
 
 def _check_layout(layout: object, ranks: Ranks, query: Tensor, key: Tensor) -> None:

@@ -231,6 +231,41 @@ static void sum_pairs(const Plan& plan, const TilePlace& place, const BackwardMe
     }
 }
 
+// The same between tokens with coordinates. All gradients of tau go to `far`.
+template <class Operand>
+static void sum_points(const Plan& plan, const TilePlace& place, const BackwardMemory<Operand>& m,
+                       int64_t queries, double* line, double* far) {
+    const Call& call = plan.call;
+    double* gains = line + LINE_MARGIN + plan.lines.length - 1;
+    double* biases = gains + plan.line_size;
+    double tau = call.tau ? call.tau[place.head * call.tau_head] : 0.0;
+    PointLaw law = point_law(call, tau);
+    for (int64_t i = 0; i < queries; ++i) {
+        PointRow row = point_row(plan, place.row, place.query + i, place.key);
+        const float *scores = m.scores + i * TILE_ROW, *grads = m.grad_logits + i * TILE_ROW;
+        Vec total = {};
+        for (int64_t c = 0; c < place.keys; c += WIDTH) {
+            Vec score = load(scores + c), grad = load(grads + c);
+            if (call.tau) {
+                Vec ratio = law.ratio(row.squared(c)), gain = law.gain(law.growth(ratio));
+                total += grad * (ratio / (1.0f + ratio)) * (score / gain - 2.0f);
+                continue;
+            }
+            Neighbours at = neighbours(row, c, plan.lines.length);
+            for (int v = 0; v < WIDTH; ++v) {
+                if (grad[v] == 0.0f) continue;
+                int64_t below = at.below[v];
+                double above = double(grad[v]) * at.share[v], rest = double(grad[v]) - above;
+                gains[-below] += rest * score[v];
+                biases[-below] += rest;
+                gains[-below - 1] += above * score[v];
+                biases[-below - 1] += above;
+            }
+        }
+        if (call.tau) *far -= double(call.dimensions) / tau * double(sum(total));
+    }
+}
+
 // The rows that see some of the keys [first, first + ROWS) of a tile.
 SIA_INLINE Range seeing_range(const Call& call, const TilePlace& place, int64_t first, int64_t queries) {
     if (place.kind != Tile::RANGES) return {0, queries};
@@ -316,10 +351,10 @@ static void backward_tile(const Plan& plan, const TilePlace& place, const Backwa
     const Operand* query = m.query_left + place.query * round_up(depth, PANEL);
     const Operand* grad_out = m.grad_out_left + place.query * round_up(value_depth, PANEL);
     Range ranges[BACK_QUERIES / ROWS] = {};
-    bool keeps_rest = false;  // as in forward: see Strip
+    bool keeps_rest = false;
     for (int64_t i = 0; i < rows; i += ROWS) {
         ranges[i / ROWS] = seen_range(call, place, i, ROWS);
-        keeps_rest |= EACH<Operand> > 1 && !all_see_all(call, place, i, ROWS, ranges[i / ROWS]);
+        keeps_rest |= rounds_on_an_edge<Operand>(call, place, i);
     }
     for (int64_t i = 0; i < rows; i += ROWS) {
         Range range = ranges[i / ROWS];
@@ -358,6 +393,8 @@ static void backward_tile(const Plan& plan, const TilePlace& place, const Backwa
     if (AFFINE) {
         if (place.kind == Tile::RANGES)
             sum_diagonals(plan, place, m, queries, line);
+        else if (plan.key_points.data)
+            sum_points(plan, place, m, queries, line, far);
         else
             sum_pairs(plan, place, m, queries, line, far);
     }

@@ -13,6 +13,9 @@ struct Tensor {
     int64_t batch, head, row;
 };
 
+// MOST_DIMENSIONS in _coordinates.py.
+constexpr int64_t MOST_DIMENSIONS = 8;
+
 // Integers or flags by batch row: [1 or batch, length]; `row` is 0 when the batch shares them.
 struct Integers {
     const int64_t* data;  // may be null
@@ -41,6 +44,7 @@ struct Visibility {
     Integers query_positions, key_positions;
     Flags key_mask;
     Integers query_documents, key_documents;
+    Integers query_coordinates, key_coordinates;  // [1 or batch, dimensions, length]
     int64_t is_causal, window, sinks;  // window: INT64_MAX for none
 };
 
@@ -51,6 +55,7 @@ struct Call {
     Tensor query, key, value;
     KeyBias key_bias;
     Visibility visibility;
+    int64_t dimensions;
     double scale;
     Table gain, bias;      // tables by distance, or null
     int64_t table_length;

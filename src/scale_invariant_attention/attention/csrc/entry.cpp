@@ -22,7 +22,7 @@ namespace {
 
 constexpr int OUT_OF_MEMORY = 1, FAILED = 2;
 // Version of the functions and of the meaning of Call; Python refuses any other.
-constexpr int64_t INTERFACE = 3;
+constexpr int64_t INTERFACE = 4;
 // Keys and values are packed for as many heads at a time as fit into this, at least one.
 constexpr int64_t PACKED_AT_MOST = int64_t(32) << 20;
 // With tau, greater distances are computed pair by pair, because positions can be arbitrarily far apart.
@@ -72,6 +72,8 @@ int64_t useful_threads(const Call& call) {
 // The number of distances in the lines of a call.
 int64_t lines_length(const Geometry& geometry) {
     const Call& call = *geometry.call;
+    // Between tokens with coordinates, the transform is computed pair by pair.
+    if (call.visibility.key_coordinates.data) return call.tau ? 1 : call.table_length;
     int64_t length = greatest_distance(geometry) + 1;
     if (!call.tau) return std::min(length, call.table_length);
     int64_t paid_off = call.query_length * call.key_length / PAIRS_PER_DISTANCE;
@@ -79,10 +81,31 @@ int64_t lines_length(const Geometry& geometry) {
                                       std::min(paid_off, LINES_FOR_PAIRS_AT_MOST)}));
 }
 
-void plan_affine(Plan& plan, OwnedLines& owned) {
+// Coordinates in floats. Tiles read whole panels, beyond the last token too.
+Points make_points(const Call& call, const Integers& given, int64_t length, std::vector<float>& memory) {
+    if (!given.data) return {};
+    int64_t dimension = length + LINE_MARGIN, batch = given.row ? call.batch : 1;
+    memory.assign(batch * call.dimensions * dimension, 0.0f);
+    for (int64_t n = 0; n < batch * call.dimensions; ++n)
+        std::copy_n(given.data + n * length, length, memory.data() + n * dimension);
+    return {memory.data(), given.row ? call.dimensions * dimension : 0, dimension};
+}
+
+// What the plan points to, for gain and bias.
+struct OwnedAffine {
+    OwnedLines lines;
+    std::vector<float> query_points, key_points;
+};
+
+void plan_affine(Plan& plan, OwnedAffine& owned) {
+    const Call& call = plan.call;
+    plan.query_points = make_points(call, call.visibility.query_coordinates, call.query_length,
+                                    owned.query_points);
+    plan.key_points =
+        make_points(call, call.visibility.key_coordinates, call.key_length, owned.key_points);
     int64_t length = lines_length(plan.geometry);
-    owned = make_lines(plan.call, length);
-    plan.lines = owned.lines;
+    owned.lines = make_lines(plan.call, length);
+    plan.lines = owned.lines.lines;
     // Cached lines may be longer, but the gradients have room for only these distances.
     plan.lines.length = length;
     plan.far = plan.call.tau && greatest_distance(plan.geometry) >= plan.lines.length;
@@ -108,7 +131,7 @@ void in_parts(Plan& plan, const InParts& way, const Kernels& kernels, int64_t th
     plan.geometry = make_geometry(call, way.query_block, way.key_block, workspace.take(geometry_size));
     plan.partial = static_cast<float*>(workspace.take(partial));
     char* memory = static_cast<char*>(workspace.take(threads * each));
-    OwnedLines owned;
+    OwnedAffine owned;
     plan_affine(plan, owned);
     parallel_items(threads, heads * plan.parts, memory, each,
                    [&](int64_t i, void* m) { way.item(plan, i, m); });
@@ -134,7 +157,7 @@ void forward(Plan& plan, const Kernels& kernels, int64_t threads) {
     plan.bad_keys = static_cast<uint8_t*>(workspace.take(wave * flags));
     plan.bad_blocks = plan.bad_keys + wave * blocks * kernels.key_block;
     char* memory = static_cast<char*>(workspace.take(threads * each));
-    OwnedLines owned;
+    OwnedAffine owned;
     plan_affine(plan, owned);
     for (plan.first_head = 0; plan.first_head < heads; plan.first_head += wave) {
         plan.heads = std::min(wave, heads - plan.first_head);
@@ -191,7 +214,7 @@ void backward(Plan& plan, const Kernels& kernels, int64_t threads) {
     // The lines first: the workspace depends on their length.
     std::vector<Block> blocks(geometry_size / sizeof(Block));
     plan.geometry = make_geometry(call, query_block, key_block, blocks.data());
-    OwnedLines owned;
+    OwnedAffine owned;
     plan_affine(plan, owned);
     plan.affine_grads = call.grad_affine != nullptr;
     plan.line_size = line_size(plan.lines.length, call.visibility.is_causal);

@@ -132,15 +132,11 @@ struct Strip {
     Range seen;                  // keys that some row sees
     Range ranges[STRIP / ROWS];  // the same per group of ROWS rows
     bool plain[STRIP / ROWS];    // whether all rows of a group see the same whole panels
-    // Whether rounded weights keep what rounding lost: many average out, but on an edge a row may see only
-    // a few keys. Must not depend on which keys are finite.
-    bool keeps_rest[STRIP / ROWS];
+    bool keeps_rest[STRIP / ROWS];  // see `rounds_on_an_edge`
 };
 
 template <class Operand>
 static Strip make_strip(const Call& call, const TilePlace& place, int64_t first, int64_t queries) {
-    TilePlace finite_place = place;
-    finite_place.kind = place.finite_kind;
     Strip strip = {};
     strip.first = first;
     strip.queries = least(STRIP, queries - first);
@@ -151,9 +147,7 @@ static Strip make_strip(const Call& call, const TilePlace& place, int64_t first,
         if (range.low >= range.high) continue;
         strip.ranges[i / ROWS] = range;
         strip.plain[i / ROWS] = all_see_all(call, place, first + i, ROWS, range);
-        strip.keeps_rest[i / ROWS] =
-            EACH<Operand> > 1 && !all_see_all(call, finite_place, first + i, ROWS,
-                                              seen_range(call, finite_place, first + i, ROWS));
+        strip.keeps_rest[i / ROWS] = rounds_on_an_edge<Operand>(call, place, first + i);
         strip.seen.low = least(strip.seen.low, range.low);
         strip.seen.high = greatest(strip.seen.high, range.high);
     }

@@ -11,14 +11,15 @@ int64_t blocks_of(int64_t length, int64_t block) { return (length + block - 1) /
 int64_t rows_of(const Call& call) {
     const Visibility& given = call.visibility;
     bool differ = given.query_positions.row || given.key_positions.row || given.key_mask.row ||
-                  given.query_documents.row || given.key_documents.row;
+                  given.query_documents.row || given.key_documents.row ||
+                  given.query_coordinates.row || given.key_coordinates.row;
     return differ ? call.batch : 1;
 }
 
 // `position(i)`, `document(i)` and `seen(i)` describe the i-th element of a block.
 template <class Position, class Document, class Seen>
 Block summary(int64_t size, Position position, Document document, Seen seen) {
-    Block block = {INT64_MAX / 4, INT64_MIN / 4, INT64_MAX, INT64_MIN, position(0), true, true};
+    Block block = {INT64_MAX / 4, INT64_MIN / 4, INT64_MAX, INT64_MIN, position(0), true, true, {}, {}};
     for (int64_t i = 0; i < size; ++i) {
         int64_t at = position(i);
         if (at != block.first + i) block.consecutive = false;
@@ -34,8 +35,21 @@ Block summary(int64_t size, Position position, Document document, Seen seen) {
     return block;
 }
 
+// Note the box around the coordinates of a block, if tokens have some.
+void take_box(const Call& call, const Integers& given, int64_t row, int64_t length, int64_t start,
+              int64_t size, Block& block) {
+    for (int64_t n = 0; n < call.dimensions && given.data; ++n) {
+        const int64_t* first = given.data + row * given.row + n * length + start;
+        auto extremes = std::minmax_element(first, first + size);
+        block.box_low[n] = int32_t(*extremes.first);
+        block.box_high[n] = int32_t(*extremes.second);
+    }
+}
+
 // Default positions, no documents and no mask: nothing to scan.
-Block plain(int64_t first, int64_t size) { return {first, first + size - 1, 0, 0, first, true, true}; }
+Block plain(int64_t first, int64_t size) {
+    return {first, first + size - 1, 0, 0, first, true, true, {}, {}};
+}
 
 }  // namespace
 
@@ -72,6 +86,8 @@ Geometry make_geometry(const Call& call, int64_t query_block, int64_t key_block,
                               return given.data ? given.data[row * given.row + start + i] : 0;
                           },
                           [](int64_t) { return true; });
+            take_box(call, visibility.query_coordinates, row, call.query_length, start, size,
+                     geometry.queries[row * geometry.query_blocks + n]);
         }
         for (int64_t n = 0; n < geometry.key_blocks; ++n) {
             int64_t start = n * key_block, size = std::min(key_block, call.key_length - start);
@@ -87,6 +103,8 @@ Geometry make_geometry(const Call& call, int64_t query_block, int64_t key_block,
                                      const Flags& given = visibility.key_mask;
                                      return !given.data || given.data[row * given.row + start + j];
                                  });
+            take_box(call, visibility.key_coordinates, row, call.key_length, start, size,
+                     geometry.keys[row * geometry.key_blocks + n]);
         }
     }
     return geometry;

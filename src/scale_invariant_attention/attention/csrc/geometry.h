@@ -10,6 +10,8 @@ struct Block {
     int64_t first;                        // position of the first, masked or not
     bool consecutive;                     // positions increase by one, masked or not
     bool whole;                           // no key is masked
+    // The extremes of coordinates, masked or not.
+    int32_t box_low[MOST_DIMENSIONS], box_high[MOST_DIMENSIONS];
 };
 
 enum class Tile {
@@ -45,25 +47,47 @@ static inline bool is_sink(const Call& call, int64_t position) {
     return call.visibility.sinks > 0 && position < call.visibility.sinks;
 }
 
-static inline bool visible(const Call& call, int64_t row, int64_t i, int64_t j) {
+// Whether neither a mask nor a document hides a key.
+static inline bool unmasked(const Call& call, int64_t row, int64_t i, int64_t j) {
     const Visibility& given = call.visibility;
     if (given.key_mask.data && !given.key_mask.data[row * given.key_mask.row + j]) return false;
     if (given.query_documents.data &&
         given.query_documents.data[row * given.query_documents.row + i] !=
             given.key_documents.data[row * given.key_documents.row + j])
         return false;
+    return true;
+}
+
+static inline bool visible(const Call& call, int64_t row, int64_t i, int64_t j) {
+    const Visibility& given = call.visibility;
+    if (!unmasked(call, row, i, j)) return false;
     int64_t key = key_position(call, row, j), offset = query_position(call, row, i) - key;
     if (given.is_causal && offset < 0) return false;
     return distance(call, offset) < given.window || is_sink(call, key);
 }
 
+// The square of the distance between the boxes around the coordinates of two blocks.
+static inline double squared_gap(const Call& call, const Block& queries, const Block& keys) {
+    double total = 0;
+    for (int64_t n = 0; n < call.dimensions; ++n) {
+        int64_t after = queries.box_low[n] - keys.box_high[n], before = keys.box_low[n] - queries.box_high[n];
+        double gap = double(after > before ? after : before);
+        if (gap > 0) total += gap * gap;
+    }
+    return total;
+}
+
 static inline Tile tile_kind(const Geometry& geometry, const Block& queries, const Block& keys) {
     const Call& call = *geometry.call;
     if (keys.low > keys.high) return Tile::EMPTY;
+    bool points = call.visibility.key_coordinates.data;  // then positions mean nothing
     if (call.visibility.is_causal && keys.low > queries.high) return Tile::EMPTY;
     bool sinks = is_sink(call, keys.low);
     int64_t after = queries.low - keys.high, before = keys.low - queries.high;
-    if ((after > before ? after : before) >= call.visibility.window && !sinks) return Tile::EMPTY;
+    double window = double(call.visibility.window);
+    bool far = points ? squared_gap(call, queries, keys) >= window * window
+                      : (after > before ? after : before) >= call.visibility.window;
+    if (far && !sinks) return Tile::EMPTY;
     bool one_document = true;
     if (call.visibility.query_documents.data) {
         if (keys.document_low > queries.document_high || queries.document_low > keys.document_high)
@@ -71,6 +95,7 @@ static inline Tile tile_kind(const Geometry& geometry, const Block& queries, con
         one_document = keys.document_low == keys.document_high &&
                        queries.document_low == queries.document_high;
     }
+    if (points) return Tile::GENERAL;
     bool ranges = queries.consecutive && keys.consecutive && keys.whole && one_document && !sinks;
     return ranges ? Tile::RANGES : Tile::GENERAL;
 }

@@ -4,10 +4,17 @@
 #include "affine.h"
 #include "geometry.h"
 
+// Coordinates of queries or keys as floats, which hold them exactly: [1 or batch, dimensions, length and more].
+struct Points {
+    const float* data;  // null without coordinates
+    int64_t row, dimension;
+};
+
 struct Plan {
     Call call;
     Geometry geometry;
     Lines lines;
+    Points query_points, key_points;
     bool far;                   // some distances are beyond the lines: only with tau
     int64_t group;              // query heads that share a key head
 

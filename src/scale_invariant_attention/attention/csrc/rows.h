@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "pairs.h"
+#include "points.h"
 
 namespace SIA_ISA {
 
@@ -23,6 +24,7 @@ struct TilePlace {
     int64_t keys;        // number of keys
     int64_t offset;      // position of the first query minus that of the first key: RANGES only
     const uint8_t* bad;  // which keys are not finite; null when all are
+    bool whole_points;   // tokens have coordinates, and all rows see all keys, which are whole panels
     const float* key_bias;  // of its keys, whole panels; null if the call has none
     bool hides;             // whether some key bias is -inf
 };
@@ -49,6 +51,10 @@ static TilePlace tile_place(const Plan& plan, int64_t batch, int64_t head, int64
         if (plan.lines.hides || beyond) place.kind = Tile::GENERAL;
     }
     place.finite_kind = place.kind;
+    const Visibility& visibility = call.visibility;
+    place.whole_points = plan.key_points.data && place.keys % PANEL == 0 && keys.whole &&
+                         !visibility.key_documents.data && visibility.window == INT64_MAX &&
+                         !plan.lines.hides;
     if (bad && place.kind == Tile::RANGES) place.kind = Tile::GENERAL;
     return place;
 }
@@ -97,6 +103,61 @@ SIA_INLINE bool all_see_all(const Call& call, const TilePlace& place, int64_t fi
            visible_range(call, place.offset + first, place.keys).high >= high;
 }
 
+// The affine of a row whose tokens have coordinates: see `row_affine`.
+static RowAffine point_affine(const Plan& plan, const TilePlace& place, int64_t i, Range range,
+                              float* gain, float* bias, bool* saw_bad) {
+    const Call& call = plan.call;
+    const Visibility& visibility = call.visibility;
+    const Vec hidden = splat(-__builtin_inff());
+    int64_t first = range.low / PANEL * PANEL, end = round_up(range.high, PANEL), query = place.query + i;
+    PointRow row = point_row(plan, place.row, query, place.key);
+    if (call.tau) {
+        PointLaw law = point_law(call, call.tau[place.head * call.tau_head]);
+        for (int64_t c = first; c < end; c += WIDTH) {
+            Vec growth = law.growth(law.ratio(row.squared(c)));
+            store(gain + c, law.gain(growth));
+            store(bias + c, -growth);
+        }
+    } else {
+        const float* gain_line = plan.lines.gain + place.head * plan.lines.gain_head;
+        const float* bias_line = plan.lines.bias + place.head * plan.lines.bias_head;
+        for (int64_t c = first; c < end; c += WIDTH) {
+            Neighbours at = neighbours(row, c, plan.lines.length);
+            store(gain + c, interpolated(gain_line, at));
+            store(bias + c, interpolated(bias_line, at));
+        }
+    }
+    bool windowed = visibility.window < INT64_MAX;
+    if (windowed && visibility.window <= EXACT_DISTANCE) {
+        Vec reach = splat(float(visibility.window * visibility.window));
+        for (int64_t c = first; c < end; c += WIDTH)
+            store(bias + c, row.squared(c) < reach ? load(bias + c) : hidden);
+    } else if (windowed) {
+        double reach = double(visibility.window) * double(visibility.window);
+        for (int64_t c = first; c < least(end, place.keys); ++c)
+            if (row.exact_squared(c) >= reach) bias[c] = -__builtin_inff();
+    }
+    bool some_masked = visibility.key_mask.data || visibility.key_documents.data;
+    for (int64_t c = first; c < place.keys && some_masked; ++c)
+        if (!unmasked(call, place.row, query, place.key + c)) bias[c] = -__builtin_inff();
+    for (int64_t c = place.keys; c < end; ++c) bias[c] = -__builtin_inff();
+    if (place.key_bias) add_key_bias(place.key_bias, bias, first, end);
+    for (int64_t c = first; c < place.keys && place.bad; ++c)
+        if (place.bad[c] && bias[c] != -__builtin_inff()) *saw_bad = true;
+    bool hides = windowed || some_masked || place.keys < end || place.hides || plan.lines.hides;
+    return {gain, bias, hides};
+}
+
+// Whether rounded weights of some rows keep what rounding lost: many average out, but on an edge a row may
+// see only a few keys. Must not depend on which keys are finite.
+template <class Operand>
+SIA_INLINE bool rounds_on_an_edge(const Call& call, const TilePlace& place, int64_t first) {
+    if (EACH<Operand> == 1 || (place.whole_points && !place.hides)) return false;
+    TilePlace finite_place = place;
+    finite_place.kind = place.finite_kind;
+    return !all_see_all(call, finite_place, first, ROWS, seen_range(call, finite_place, first, ROWS));
+}
+
 // A row's affine over the whole panels that hold the keys of `range`; `gain` and `bias` are scratch
 // memory for rows that need it. `saw_bad` is set when a visible key is not finite.
 static RowAffine row_affine(const Plan& plan, const TilePlace& place, int64_t i, Range range,
@@ -121,6 +182,7 @@ static RowAffine row_affine(const Plan& plan, const TilePlace& place, int64_t i,
         for (int64_t c = greatest(first, own.high); c < end; ++c) bias[c] = -__builtin_inff();
         return {gain, bias, true};
     }
+    if (plan.key_points.data) return point_affine(plan, place, i, range, gain, bias, saw_bad);
     const double* tau = call.tau ? call.tau + place.head * call.tau_head : nullptr;
     int64_t query = place.query + i, position = query_position(call, place.row, query);
     for (int64_t c = first; c < end; ++c) {

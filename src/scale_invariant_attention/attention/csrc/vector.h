@@ -217,4 +217,37 @@ SIA_INLINE Vec exp(Vec x) {
     return (Vec)((IntVec)power + ((IntVec)shifted << 23));
 }
 
+SIA_INLINE Vec square_root(Vec v) {
+#if SIA_WIDTH == 16 && defined(__AVX512F__)
+    return _mm512_maskz_sqrt_ps(0xffff, v);  // GCC 12 warns of _mm512_sqrt_ps
+#elif SIA_WIDTH == 8 && defined(__AVX__)
+    return _mm256_sqrt_ps(v);
+#else
+    for (int i = 0; i < WIDTH; ++i) v[i] = __builtin_sqrtf(v[i]);
+    return v;
+#endif
+}
+
+// log(1 + x) for 0 <= x < 1e38, to about 1 ulp.
+SIA_INLINE Vec log1p(Vec x) {
+    const int32_t half_root = 0x3f3504f3;  // sqrt(0.5)
+    // What rounding of the sum lost, as a fraction of it: a rough reciprocal is enough for that.
+    Vec sum = x + 1.0f, lost = (x - (sum - 1.0f)) * (Vec)(0x7ef311c7 - (IntVec)sum);
+    // A power of two times a fraction from sqrt(0.5) to sqrt(2).
+    IntVec bits = (IntVec)sum - half_root;
+    Vec exponent = __builtin_convertvector(bits >> 23, Vec);
+    Vec f = (Vec)((bits & 0x7fffff) + half_root) - 1.0f, square = f * f;
+    Vec series = f * 7.0376836292e-2f - 1.1514610310e-1f;
+    series = series * f + 1.1676998740e-1f;
+    series = series * f - 1.2420140846e-1f;
+    series = series * f + 1.4249322787e-1f;
+    series = series * f - 1.6668057665e-1f;
+    series = series * f + 2.0000714765e-1f;
+    series = series * f - 2.4999993993e-1f;
+    series = series * f + 3.3333331174e-1f;
+    // log(2) in two parts, of which the first is exact in any product with an exponent.
+    Vec low = series * f * square - exponent * 2.12194440e-4f - square * 0.5f;
+    return (f + (low + lost)) + exponent * 0.693359375f;
+}
+
 }  // namespace SIA_ISA

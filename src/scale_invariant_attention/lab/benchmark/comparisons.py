@@ -21,6 +21,7 @@ from .records import (
     CALL_OVERHEAD,
     CHUNK_TIME_TO_SDPA,
     DECODE_TIME_TO_SDPA,
+    GRID_TIME,
     HALF_BANDWIDTH,
     HALF_TIME_TO_SDPA,
     MICROSECONDS,
@@ -45,6 +46,7 @@ HALF = Setting(dtype_name="bfloat16")
 # Query heads and key heads of a grouped cache.
 GROUPED_SHAPE, KEY_HEADS = "32x128", 8
 CHUNKS = (16, 24, 32)
+GRID_SHAPE = "6x64"
 
 TINY_LENGTH = 16
 # Calls in one turn of a tiny problem, to get far above the resolution of the clock.
@@ -103,10 +105,13 @@ class Lengths:
     decode: int = 65536
     grouped: int = 131072
     chunk: int = 16384
+    side: int = 64
 
 
 FULL = Lengths()
-QUICK = Lengths(usual=64, flex=(64,), window=8, windowed=256, decode=1024, grouped=1024, chunk=256)
+QUICK = Lengths(
+    usual=64, flex=(64,), window=8, windowed=256, decode=1024, grouped=1024, chunk=256, side=8
+)
 
 
 def all_comparisons(
@@ -132,6 +137,8 @@ def all_comparisons(
             {"window": partial(rival.attention, window=at.window), "full": rival.attention},
             Quantity.quotient(name, "window", "full", WINDOW_TIME),
         )
+    for pass_name in BOTH_PASSES:
+        yield _grid(rival, _problem(GRID_SHAPE, at.side**2, pass_name), at.side)
     for shape in SHAPES:
         problem = _problem(shape, at.decode, DECODE)
         yield _decode(rival, baseline, problem, read_gigabytes_per_second)
@@ -204,6 +211,20 @@ def _table_gradients(rival: Rival, problem: Problem) -> Comparison:
         unit=SHARE,
     )
     return Comparison(problem, runs, [quantity])
+
+
+def _grid(rival: Rival, problem: Problem, side: int) -> Comparison:
+    """Tokens in a plane against tokens with explicit positions; every query sees every key."""
+    index = torch.arange(side)
+    places = {
+        "grid": {"key_coordinates": torch.cartesian_prod(index, index)},
+        "line": {"key_positions": torch.arange(side**2)},
+    }
+    sides: dict[str, Attention] = {
+        name: partial(rival.attention, is_causal=False, **where) for name, where in places.items()
+    }
+    name = f"a grid of {side} x {side}, to as many tokens on a line"
+    return _side_by_side(problem, sides, Quantity.quotient(name, "grid", "line", GRID_TIME))
 
 
 def _decode(

@@ -218,6 +218,8 @@ TRANSFORM_COST = 1.05
 TIME_TO_FLEX = 0.45
 # Time with a window of 512 tokens, relative to all of 16k.
 WINDOW_TIME = 0.10
+# Time of tokens on a grid of 64 x 64, relative to as many with positions.
+GRID_TIME = 1.50
 # One query against 64k keys: time relative to SDPA, and share of the machine's bandwidth.
 DECODE_TIME_TO_SDPA = 1.00
 SHARE_OF_BANDWIDTH = 0.70
