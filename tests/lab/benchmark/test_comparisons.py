@@ -60,6 +60,7 @@ def test_the_median_over_rounds_counts(times):
         ("transform by tau", {"tau": 3, "tables": 1, "identity": 2}, 1.5, "at most", 1.05),
         ("transform by tables", {"tau": 1, "tables": 3, "identity": 2}, 1.5, "at most", 1.05),
         ("table gradients", {"learned": 6, "fixed": 5, "forward": 1}, 0.25, "at most", 0.10),
+        ("key bias", {"with": 3, "without": 2}, 1.5, "at most", 1.05),
         ("window", {"window": 1, "full": 8}, 0.125, "at most", 0.10),
         ("a grid of 4 x 4", {"grid": 5, "line": 4}, 1.25, "at most", 1.50),
         ("one query, time relative to SDPA", {"tiled": 1, "sdpa": 2}, 0.5, "at most", 1.00),
@@ -96,7 +97,7 @@ def test_bfloat16_is_compared_with_sdpa_in_bfloat16(every_comparison):
 
 
 def test_every_comparison_runs(every_comparison):
-    assert len(every_comparison) == 4 + 2 + 2 + 4 + 2 + 2 + 2 + 1 + 3 + 8 + 2
+    assert len(every_comparison) == 4 + 2 + 4 + 2 + 4 + 2 + 2 + 2 + 1 + 3 + 8 + 2
     for comparison in every_comparison:
         for run in comparison.runs().values():
             run()
@@ -126,5 +127,5 @@ def test_comparisons_that_need_flex_or_a_second_core_are_skipped(monkeypatch):
         t.names
         for t in all_comparisons(rival_named("tiled"), rival_named("sdpa"), None, 10.0, TINY)
     ]
-    assert len(names) == 4 + 2 + 4 + 2 + 2 + 2 + 1 + 3 + 2
+    assert len(names) == 4 + 2 + 4 + 4 + 2 + 2 + 2 + 1 + 3 + 2
     assert not [name for name in names if "speed-up" in name or "flex" in name]

@@ -24,6 +24,7 @@ from .records import (
     GRID_TIME,
     HALF_BANDWIDTH,
     HALF_TIME_TO_SDPA,
+    KEY_BIAS_COST,
     MICROSECONDS,
     RATIO,
     SHARE,
@@ -125,6 +126,8 @@ def all_comparisons(
         yield _transform(rival, _problem(shape, at.usual, pass_name))
     for shape in SHAPES:
         yield _table_gradients(rival, _problem(shape, at.usual, FORWARD_AND_BACKWARD))
+    for shape, pass_name in product(SHAPES, BOTH_PASSES):
+        yield _key_bias(rival, _problem(shape, at.usual, pass_name))
     for shape, length in product(SHAPES, at.flex if flex is not None else ()):
         assert flex is not None
         name = f"time relative to {flex.name}"
@@ -225,6 +228,24 @@ def _grid(rival: Rival, problem: Problem, side: int) -> Comparison:
     }
     name = f"a grid of {side} x {side}, to as many tokens on a line"
     return _side_by_side(problem, sides, Quantity.quotient(name, "grid", "line", GRID_TIME))
+
+
+def _key_bias(rival: Rival, problem: Problem) -> Comparison:
+    def runs() -> Runs:
+        inputs = problem.inputs()
+        rows, heads, length, _ = inputs.key.shape
+        generator = torch.Generator().manual_seed(0)
+        key_bias = torch.randn(rows, heads, length, generator=generator).requires_grad_()
+        biased = partial(rival.attention, key_bias=key_bias)
+        return {
+            "with": problem.run(biased, inputs, [key_bias]),
+            "without": problem.run(rival.attention, inputs),
+        }
+
+    quantity = Quantity.quotient(
+        "key bias with its gradient, to none", "with", "without", KEY_BIAS_COST
+    )
+    return Comparison(problem, runs, [quantity])
 
 
 def _decode(

@@ -214,6 +214,8 @@ SHARE_OF_PEAK_FROM = 4096
 
 # Time with the transform, relative to gain 1 and bias 0.
 TRANSFORM_COST = 1.05
+# Time with a bias per key and head, relative to none.
+KEY_BIAS_COST = 1.05
 # Time relative to compiled FlexAttention.
 TIME_TO_FLEX = 0.45
 # Time with a window of 512 tokens, relative to all of 16k.
