@@ -89,6 +89,14 @@ def test_the_call_of_every_scheme_runs(page):
         eval(call, {"schemes": schemes})  # noqa: S307
 
 
+def test_a_scheme_of_ones_own_takes_few_lines(page):
+    """The tests of the documentation run them."""
+    text, _ = page
+    _, _, section = text.partition("## Add your own")
+    lines = [line for line in section.splitlines() if line.startswith((">>>", "..."))]
+    assert 10 < len(lines) < 40
+
+
 def test_results_are_those_of_the_records(page):
     text, _ = page
     [row] = [line for line in text.splitlines() if line.startswith("| [RoPE](#rope)")]
