@@ -66,6 +66,19 @@ def shifted_table(call, _):
     return tiled.attention(replace(call, bias=bias))
 
 
+def without_key_bias(call, _):
+    shift = 0 if call.key_bias is None else 0 * call.key_bias.nan_to_num().sum()
+    out, lse = tiled.attention(replace(call, key_bias=None))
+    return out + shift, lse
+
+
+def no_gradient_of_key_bias(call, _):
+    key_bias = call.key_bias
+    if key_bias is not None:
+        key_bias = key_bias.detach() + 0 * key_bias.where(key_bias > -torch.inf, 0)
+    return tiled.attention(replace(call, key_bias=key_bias))
+
+
 def wide_heads_only(call, _):
     out, lse = tiled.attention(call)
     return (out * 1.05 if call.query.shape[3] == 128 else out), lse
@@ -100,6 +113,8 @@ BROKEN = {
     wrong_lse: "causal",
     no_gradient_of_tau: "learned tau",
     shifted_table: "learned tables",
+    without_key_bias: "key bias",
+    no_gradient_of_key_bias: "key bias",
     wide_heads_only: "causal, head size 128",
     wrong_in_half_precision: "causal",
     wrong_decode: "decode, one query",
@@ -232,7 +247,7 @@ def test_few_kernels_are_compiled():
 
     found = kernels("sm_80")
     assert {name for name, _ in found} >= {"forward", "key_gradients", "query_gradients", "split"}
-    assert len(found) <= 60
+    assert len(found) <= 70
 
 
 def test_every_path_of_the_kernels_is_checked():
@@ -252,6 +267,8 @@ def test_every_path_of_the_kernels_is_checked():
         assert values(kernel, "CAUSAL", "WINDOW") == {(a, b) for a in (0, 1) for b in (0, 1)}
         assert values(kernel, "UNIT") == {(1,), (8,)}
         assert values(kernel, "BLOCK_D") == {(64,), (128,), (256,)}
+        assert values(kernel, "KEY_BIAS") == {(False,), (True,)}
+    assert values("split", "KEY_BIAS") == {(False,), (True,)}
     assert values("split", "ROWS") == {(16,), (32,), (64,), (128,)}
     assert values("split", "POSITIONS", "KEY_MASK") == {(False, False), (True, True)}
 

@@ -1,6 +1,7 @@
 """The Triton kernels in Triton's interpreter, in child processes: Triton decides at its import."""
 
 import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -50,6 +51,13 @@ def test_a_read_outside_of_a_tensor_is_seen():
 @pytest.mark.parametrize("part", ["corners", "sizes", "torch", "decode"])
 def test_in_the_interpreter(part):
     assert "passed" in interpret("triton_cases.py", part)
+
+
+@needs_triton
+def test_key_biases():
+    """The tests of all backends, and nothing skipped."""
+    found = interpret("interpreted_tests.py", SUPPORT.parent / "attention" / "test_key_bias.py")
+    assert re.search(r"\n\d\d passed, \d+ deselected in", found)
 
 
 def test_without_triton_the_reason_names_the_extra(monkeypatch):

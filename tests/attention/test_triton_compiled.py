@@ -60,9 +60,10 @@ def test_the_other_kernels():
     assert not faults(measured([job for job in EVERY if job not in SOME]))
 
 
+@pytest.mark.parametrize("key_bias", [False, True])
 @pytest.mark.parametrize("size", [64, 128])
-def test_amd(size):
-    for launch in compiled_kernels.launches("gfx942", size, tau_grads=True):
+def test_amd(size, key_bias):
+    for launch in compiled_kernels.launches("gfx942", size, tau_grads=True, key_bias=key_bias):
         compiled = compiled_kernels.compiled(launch, "gfx942")
         assert compiled.shared <= compiled_kernels.ALLOWED["gfx942"]
         assert compiled.stack == 0, f"{launch.name} spills"
@@ -81,7 +82,7 @@ def test_the_largest_heads(dtype, queries):
 @pytest.mark.parametrize("size", [64, 128])
 def test_smaller_gpus_have_enough_shared_memory(size):
     """Consumer cards have less of it, and run the same tiles: with all options at once."""
-    options = {"documents": True, "key_mask": True, "window": 300, "sinks": 4}
+    options = {"documents": True, "key_mask": True, "key_bias": True, "window": 300, "sinks": 4}
     for launch in compiled_kernels.launches("sm_80", size, positions=True, **options):
         shared = compiled_kernels.binary_of(launch, "sm_80").metadata.shared
         assert shared <= compiled_kernels.ALLOWED["sm_80"], launch.name
@@ -151,6 +152,8 @@ def keys_of(**call):
         {"tables": True},
         {"tables": True, "positions": True},
         {"documents": True, "key_mask": True, "window": 70, "sinks": 3},
+        {"key_bias": True},
+        {"key_bias": True, "queries": 3},
         {"queries": 3},
     ],
     ids=str,
@@ -166,7 +169,15 @@ def test_no_call_waits_for_the_gpu(settings, monkeypatch):
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"window": 70}, {"is_causal": False}, {"tables": True}, {"sinks": 3}, {"size": 40}],
+    [
+        {},
+        {"window": 70},
+        {"is_causal": False},
+        {"tables": True},
+        {"sinks": 3},
+        {"size": 40},
+        {"key_bias": True},
+    ],
     ids=str,
 )
 def test_lengths_offsets_tau_and_scale_compile_nothing_new(settings):

@@ -98,6 +98,7 @@ def launches(
     positions=False,
     documents=False,
     key_mask=False,
+    key_bias=False,
     **settings,
 ) -> list[Launch]:
     """All launches of forward and backward of a call, recorded and not run."""
@@ -117,7 +118,14 @@ def launches(
     if key_mask:
         settings |= {"key_mask": (rows > 5).expand(2, keys)}
     call = checked_call(
-        query, key, key, affine=affine, tau=tau, visibility=Visibility(**settings), scale=scale
+        query,
+        key,
+        key,
+        affine=affine,
+        tau=tau,
+        visibility=Visibility(**settings),
+        scale=scale,
+        key_bias=torch.zeros(2, 8, keys, device=device) if key_bias else None,
     )
     with recorded_launches(target) as recorded:
         out, lse = _triton_launch.forward(call)
@@ -143,7 +151,7 @@ def _no_affine(
 
 
 @triton.jit
-def _plain_logits(scores, gain, bias):
+def _plain_logits(scores, gain, bias, key_bias, KEY_BIAS: tl.constexpr):
     return scores
 
 
@@ -220,8 +228,8 @@ def _amd(binary) -> Compiled:
     def number(name: str) -> int:
         return int(re.search(rf"\.{name}:\s+(\d+)", text)[1])
 
-    spilled = number("vgpr_spill_count") + number("sgpr_spill_count")
-    return Compiled(number("vgpr_count"), spilled, binary.metadata.shared)
+    # Scalar registers are spilled to lanes of vector registers, not to memory.
+    return Compiled(number("vgpr_count"), number("vgpr_spill_count"), binary.metadata.shared)
 
 
 def _nvidia(binary) -> Compiled:

@@ -67,6 +67,9 @@ VARIANTS: dict[str, dict[str, object]] = {
     "window": {"window": 200},
     "documents": {"documents": True},
     "key mask, window, sinks": {"key_mask": True, "window": 200, "sinks": 4},
+    "key bias": {"key_bias": True},
+    "key bias, tables": {"key_bias": True, "tables": True},
+    "key bias, positions, tables": {"key_bias": True, "positions": True, "tables": True},
     "positions": {"positions": True, "tau_grads": True},
     "positions, tables": {"positions": True, "tables": True},
     "float16": {"dtype": "float16"},
@@ -74,6 +77,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "4 rows": {"queries": 1, "keys": 4096},
     "64 rows": {"queries": 16, "keys": 4096},
     "128 rows": {"queries": 32, "keys": 4096},
+    "128 rows, key bias": {"queries": 32, "keys": 4096, "key_bias": True},
 }
 MAIN = ("forward", "key_gradients", "query_gradients")
 MASKED = ("not causal", "window", "documents", "key mask, window, sinks")
@@ -94,14 +98,16 @@ RATIO = _jobs(
 OTHERS = _jobs(
     *(
         (kernel, variant)
-        for variant in (*MASKED, "positions", "positions, tables")
+        for variant in (*MASKED, "key bias", "positions", "positions, tables")
         for kernel in MAIN
     ),
     ("diagonals", "tables"),
     ("distances", "positions, tables"),
+    ("diagonals", "key bias, tables"),
+    ("distances", "key bias, positions, tables"),
     ("forward", "float16"),
     ("forward", "float32"),
-    *(("split", rows) for rows in ("4 rows", "64 rows", "128 rows")),
+    *(("split", rows) for rows in ("4 rows", "64 rows", "128 rows", "128 rows, key bias")),
 )
 EVERY = [*RATIO, *OTHERS]
 # A choice for `make test`: the ratios, and the variants where registers are scarcest.

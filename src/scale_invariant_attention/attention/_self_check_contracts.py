@@ -19,6 +19,7 @@ SINGLE, HALF, FLOAT16 = "float32", "half", "float16"
 class Contract:
     """One kind of call. `learned` is "tau" or "tables" if these get gradients too.
 
+    With `key_bias` there is a bias per key and query head; for the first sequence, it hides some keys.
     `sequence_first` gives tensors the memory layout ``[B, L, H, D]``. With `hidden_nan`, keys and values
     that the key mask hides are NaN, which must change nothing. `gradients` is false for contracts of
     decoding alone. Kernels differ by precision, and each is compiled at the first check: most contracts
@@ -33,6 +34,7 @@ class Contract:
     head_dim: int = 64
     value_dim: int = 64
     learned: str | None = None
+    key_bias: bool = False
     visibility: Callable[[], Visibility] = Visibility
     precisions: tuple[str, ...] = (HALF,)
     sequence_first: bool = False
@@ -137,6 +139,8 @@ CONTRACTS = (
         gradients=False,
     ),
     Contract("decode, 100 rows", heads=4, key_heads=1, queries=25, keys=700, gradients=False),
+    Contract("key bias", heads=4, queries=LONG, keys=LONG, key_bias=True),
+    Contract("decode, key bias", heads=4, queries=5, keys=700, key_bias=True, gradients=False),
     Contract("learned tau", learned="tau"),
     Contract("learned tau, explicit positions", learned="tau", visibility=_scattered),
     Contract("learned tables", learned="tables", precisions=(SINGLE,)),
@@ -152,4 +156,5 @@ CONTRACTS = (
         visibility=_scattered,
         precisions=(SINGLE,),
     ),
+    Contract("learned tables, key bias", learned="tables", key_bias=True, precisions=(SINGLE,)),
 )

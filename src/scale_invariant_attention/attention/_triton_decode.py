@@ -14,6 +14,7 @@ from ._triton_tiles import add_product, affine, finite, logits, narrow, product,
         *("query_batch", "query_head", "query_row", "key_batch", "key_head", "key_row"),
         *("value_batch", "value_head", "value_row", "query_positions_row", "key_positions_row"),
         *("query_documents_row", "key_documents_row", "key_mask_row", "line_row", "origin"),
+        *("key_bias_batch", "key_bias_head"),
         *("length", "tau_row", "key_heads", "group", "query_length", "key_length", "first_key"),
         *("split", "unit", "sign", "window", "sinks"),
     ]
@@ -22,6 +23,7 @@ def split_kernel(
     query,
     key,
     value,
+    key_bias,
     parts,
     part_lse,
     line,
@@ -40,6 +42,8 @@ def split_kernel(
     value_batch,
     value_head,
     value_row,
+    key_bias_batch,
+    key_bias_head,
     query_positions_row,
     key_positions_row,
     query_documents_row,
@@ -73,6 +77,7 @@ def split_kernel(
     POSITIONS: tl.constexpr,
     DOCUMENTS: tl.constexpr,
     KEY_MASK: tl.constexpr,
+    KEY_BIAS: tl.constexpr,
     PTX: tl.constexpr,
     PRECISION: tl.constexpr,
     WIDE: tl.constexpr,
@@ -110,6 +115,9 @@ def split_kernel(
         query_document = tl.load(query_documents + queries, mask=is_row, other=0)
     if KEY_MASK:
         key_mask += batch * key_mask_row
+    if KEY_BIAS:
+        # Rows of several heads.
+        key_bias += batch * key_bias_batch + (head.to(tl.int64) * key_bias_head)[:, None]
     key += (batch * key_batch + key_head_index.to(tl.int64) * key_head) * UNIT
     value += (batch * value_batch + key_head_index.to(tl.int64) * value_head) * UNIT
 
@@ -154,6 +162,10 @@ def split_kernel(
             key_document = tl.load(key_documents + keys, mask=is_key, other=0)[None, :]
         if KEY_MASK:
             unmasked = tl.load(key_mask + keys, mask=is_key, other=0)[None, :] != 0
+        of_key = 0.0
+        if KEY_BIAS:
+            inside = is_row[:, None] & is_key[None, :]
+            of_key = tl.load(key_bias + keys[None, :], mask=inside, other=0.0)
         seen = visible(
             offset,
             is_key[None, :],
@@ -162,14 +174,17 @@ def split_kernel(
             key_document,
             unmasked,
             bias,
+            of_key,
             window,
             CAUSAL,
             WINDOW,
             SINKS,
             DOCUMENTS,
             KEY_MASK,
+            KEY_BIAS,
         )
-        x = tl.where(seen, logits(scores, gain, bias) + bad[None, :], float("-inf"))
+        x = logits(scores, gain, bias, of_key, KEY_BIAS)
+        x = tl.where(seen, x + bad[None, :], float("-inf"))
         risen = tl.maximum(highest, tl.max(x, 1))
         base = tl.where(risen == float("-inf"), 0.0, risen)
         weights = tl.exp2(x - base[:, None])

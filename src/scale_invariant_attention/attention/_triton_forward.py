@@ -29,6 +29,7 @@ def _tiles(
     key,
     value,
     spoil,
+    key_bias,
     key_positions,
     key_documents,
     key_mask,
@@ -64,6 +65,7 @@ def _tiles(
     POSITIONS: tl.constexpr,
     DOCUMENTS: tl.constexpr,
     KEY_MASK: tl.constexpr,
+    KEY_BIAS: tl.constexpr,
     LISTS: tl.constexpr,
     PTX: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -107,6 +109,9 @@ def _tiles(
         gain, bias = affine(index, constant, line, length, inverse_tau, unit, AFFINE, CAUSAL, PTX)
         if MASK and SINKS:
             gain, bias = tl.where(sink, unit, gain), tl.where(sink, 0.0, bias)
+        of_key = 0.0
+        if KEY_BIAS:
+            of_key = tl.load(key_bias + begin + columns)[None, :]
         if MASK:
             key_document, unmasked = offset, exists
             if DOCUMENTS:
@@ -123,16 +128,19 @@ def _tiles(
                 key_document,
                 unmasked,
                 bias,
+                of_key,
                 window,
                 CAUSAL,
                 WINDOW,
                 SINKS,
                 DOCUMENTS,
                 KEY_MASK,
+                KEY_BIAS,
             )
-            x = tl.where(seen, logits(scores, gain, bias) + bad[None, :], float("-inf"))
+            x = logits(scores, gain, bias, of_key, KEY_BIAS)
+            x = tl.where(seen, x + bad[None, :], float("-inf"))
         else:
-            x = logits(scores, gain, bias)
+            x = logits(scores, gain, bias, of_key, KEY_BIAS)
         risen = tl.maximum(highest, tl.max(x, 1))
         # If no key was visible so far, or all logits overflowed, -inf - -inf would be NaN.
         base = tl.where(risen == float("-inf"), 0.0, risen)
@@ -155,8 +163,9 @@ def _tiles(
         *("query_batch", "query_head", "query_row", "key_batch", "key_head", "key_row"),
         *("value_batch", "value_head", "value_row", "query_positions_row", "key_positions_row"),
         *("query_documents_row", "key_documents_row", "key_mask_row", "block_row", "line_row"),
-        *("spoil_row", "origin", "length", "tau_row", "heads", "group", "query_length"),
-        *("key_length", "query_blocks", "key_blocks", "unit", "sign", "window", "sinks"),
+        *("spoil_row", "key_bias_batch", "key_bias_head", "origin", "length", "tau_row", "heads"),
+        *("group", "query_length", "key_length", "query_blocks", "key_blocks"),
+        *("unit", "sign", "window", "sinks"),
     ]
 )
 def forward_kernel(
@@ -166,6 +175,7 @@ def forward_kernel(
     out,
     lse,
     spoil,
+    key_bias,
     worst,
     line,
     taus,
@@ -193,6 +203,8 @@ def forward_kernel(
     block_row,
     line_row,
     spoil_row,
+    key_bias_batch,
+    key_bias_head,
     origin,
     length,
     tau_row,
@@ -222,6 +234,7 @@ def forward_kernel(
     POSITIONS: tl.constexpr,
     DOCUMENTS: tl.constexpr,
     KEY_MASK: tl.constexpr,
+    KEY_BIAS: tl.constexpr,
     LISTS: tl.constexpr,
     PTX: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -238,6 +251,12 @@ def forward_kernel(
     value += (batch * value_batch + (head // group).to(tl.int64) * value_head) * UNIT
     key_problem = batch * (heads // group) + head // group
     spoil += key_problem * spoil_row
+    if KEY_BIAS:
+        key_bias += batch * key_bias_batch + head.to(tl.int64) * key_bias_head
+        # Then there is a flag per query head.
+        worst += problem
+    else:
+        worst += key_problem
 
     rows = query_block * BLOCK_M + tl.arange(0, BLOCK_M)
     is_query = rows < query_length
@@ -271,7 +290,7 @@ def forward_kernel(
 
     # Position of the block's first query, if positions are consecutive.
     start = query_block * BLOCK_M + key_length - query_length
-    sound = tl.abs(tl.load(worst + key_problem)) < float("inf")
+    sound = tl.abs(tl.load(worst)) < float("inf")
     if LISTS:
         entry = batch * block_row + query_block
         blocks += entry * key_blocks
@@ -306,6 +325,7 @@ def forward_kernel(
             key,
             value,
             spoil,
+            key_bias,
             key_positions,
             key_documents,
             key_mask,
@@ -341,6 +361,7 @@ def forward_kernel(
             POSITIONS,
             DOCUMENTS,
             KEY_MASK,
+            KEY_BIAS,
             LISTS,
             PTX,
             PRECISION,

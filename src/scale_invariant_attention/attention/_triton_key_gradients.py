@@ -26,8 +26,10 @@ from ._triton_tiles import (
 def _key_tiles(
     grad_key,
     grad_value,
+    grad_bias,
     k,
     v,
+    of_key,
     key_position,
     key_document,
     unmasked,
@@ -69,12 +71,13 @@ def _key_tiles(
     POSITIONS: tl.constexpr,
     DOCUMENTS: tl.constexpr,
     KEY_MASK: tl.constexpr,
+    KEY_BIAS: tl.constexpr,
     LISTS: tl.constexpr,
     PTX: tl.constexpr,
     PRECISION: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """Add the query blocks ``[first, last)`` to the gradients of a block of keys.
+    """Add the query blocks ``[first, last)`` to the gradients of a block of keys and of their biases.
 
     Tiles are keys by queries.
     """
@@ -112,7 +115,7 @@ def _key_tiles(
         gain, bias = affine(index, constant, line, length, inverse_tau, unit, AFFINE, CAUSAL, PTX)
         if MASK and SINKS:
             gain, bias = tl.where(sink, unit, gain), tl.where(sink, 0.0, bias)
-        weights = tl.exp2(logits(scores, gain, bias) - base[None, :])
+        weights = tl.exp2(logits(scores, gain, bias, of_key, KEY_BIAS) - base[None, :])
         if MASK:
             query_document = rows
             if DOCUMENTS:
@@ -127,12 +130,14 @@ def _key_tiles(
                 key_document,
                 unmasked,
                 bias,
+                of_key,
                 window,
                 CAUSAL,
                 WINDOW,
                 SINKS,
                 DOCUMENTS,
                 KEY_MASK,
+                KEY_BIAS,
             )
             weights = tl.where(seen, weights, 0.0)
         grad = load_rows(grad_at, value_depth, DV, BLOCK_DV)
@@ -144,8 +149,10 @@ def _key_tiles(
         if MASK:
             # For a NaN row, the zero weight times NaN is NaN.
             grad_logits = tl.where(seen, grad_logits, 0.0)
+        if KEY_BIAS:
+            grad_bias += tl.sum(grad_logits, 1)
         grad_key = add_product(grad_key, narrow(grad_logits * gain, q, WIDE), q, PRECISION, WIDE)
-    return grad_key, grad_value
+    return grad_key, grad_value, grad_bias
 
 
 @triton.jit(
@@ -156,19 +163,23 @@ def _key_tiles(
         *("grad_value_batch", "grad_value_head", "grad_value_row"),
         *("query_positions_row", "key_positions_row"),
         *("query_documents_row", "key_documents_row", "key_mask_row", "block_row", "line_row"),
-        *("origin", "length", "tau_row", "key_heads", "group", "query_length", "key_length"),
-        *("query_blocks", "padded", "unit", "sign", "window", "sinks"),
+        *("key_bias_batch", "key_bias_head", "grad_key_bias_batch", "grad_key_bias_head"),
+        *("grad_key_bias_row", "origin", "length", "tau_row", "key_heads", "group"),
+        *("query_length", "key_length", "query_blocks", "padded"),
+        *("unit", "sign", "window", "sinks"),
     ]
 )
 def key_gradients_kernel(
     query,
     key,
     value,
+    key_bias,
     grad_out,
     terms,
     worst,
     grad_key,
     grad_value,
+    grad_key_bias,
     line,
     taus,
     query_positions,
@@ -196,6 +207,11 @@ def key_gradients_kernel(
     grad_value_batch,
     grad_value_head,
     grad_value_row,
+    key_bias_batch,
+    key_bias_head,
+    grad_key_bias_batch,
+    grad_key_bias_head,
+    grad_key_bias_row,
     query_positions_row,
     key_positions_row,
     query_documents_row,
@@ -232,12 +248,16 @@ def key_gradients_kernel(
     POSITIONS: tl.constexpr,
     DOCUMENTS: tl.constexpr,
     KEY_MASK: tl.constexpr,
+    KEY_BIAS: tl.constexpr,
     LISTS: tl.constexpr,
     PTX: tl.constexpr,
     PRECISION: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """Gradients of one block of keys and values of one key head, over all query heads of its group."""
+    """Gradients of one block of keys and values of one key head, over all query heads of its group.
+
+    Those of the key biases are stored per query head.
+    """
     # The first keys are seen by most queries: they start first.
     key_block = tl.program_id(0)
     problem = tl.program_id(1)
@@ -292,7 +312,8 @@ def key_gradients_kernel(
 
     sum_key = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     sum_value = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
-    for member in range(0, group):
+    # With a key bias, invariants moved out of this loop would crowd out registers of the inner loops.
+    for member in tl.range(0, group, disable_licm=KEY_BIAS):
         head = key_head_index * group + member
         row = batch * (key_heads * group) + head
         sound = tl.abs(tl.load(worst + row)) < float("inf")
@@ -307,12 +328,19 @@ def key_gradients_kernel(
             inverse_tau = 1.0 / tl.load(taus + head * tau_row)
         else:
             line_here += (head.to(tl.int64) * line_row + origin) * 2
+        of_key, sum_bias = 0.0, 0.0
+        if KEY_BIAS:
+            sum_bias = tl.zeros([BLOCK_N], tl.float32)
+            bias_here = key_bias + batch * key_bias_batch + head.to(tl.int64) * key_bias_head
+            of_key = tl.load(bias_here + keys)[:, None]
         for masked in tl.static_range(2):
-            sum_key, sum_value = _key_tiles(
+            sum_key, sum_value, sum_bias = _key_tiles(
                 sum_key,
                 sum_value,
+                sum_bias,
                 k,
                 v,
+                of_key,
                 key_position,
                 key_document,
                 unmasked,
@@ -354,11 +382,17 @@ def key_gradients_kernel(
                 POSITIONS,
                 DOCUMENTS,
                 KEY_MASK,
+                KEY_BIAS,
                 LISTS,
                 PTX,
                 PRECISION,
                 WIDE,
             )
+        if KEY_BIAS:
+            bias_here = grad_key_bias + batch * grad_key_bias_batch
+            bias_here += head.to(tl.int64) * grad_key_bias_head
+            bias_here += keys.to(tl.int64) * grad_key_bias_row
+            tl.store(bias_here, sum_bias, mask=keys < key_length)
     # The gains were in base 2.
     sum_key = sum_key * 0.6931471805599453
     if AFFINE == "tau":

@@ -11,12 +11,13 @@ from torch import Tensor
 from ._opaque import Gradients
 from ._tables import fold
 from ._triton_decode import merge_kernel, split_kernel
+from ._triton_diagonals import diagonals_kernel
+from ._triton_distances import distances_kernel
 from ._triton_forward import forward_kernel
 from ._triton_key_gradients import key_gradients_kernel
 from ._triton_plan import FAR, Plan, row_stride, rows_in_order
 from ._triton_query_gradients import query_gradients_kernel
-from ._triton_rows import row_terms_kernel, spoil_kernel
-from ._triton_tables import diagonals_kernel, distances_kernel
+from ._triton_rows import key_bias_kernel, row_terms_kernel, spoil_kernel
 from .contract import AttentionCall
 
 # Rows of a key head up to which the decoding kernel runs: fewer for large heads in float32.
@@ -65,6 +66,7 @@ def _forward(plan: Plan) -> tuple[Tensor, Tensor]:
             plan.numerics,
             plan.seen,
             plan.lists(tile),
+            _key_bias(plan),
             tile.arguments(),
             out=out,
             lse=lse,
@@ -105,6 +107,7 @@ def _decode(plan: Plan) -> tuple[Tensor, Tensor]:
             plan.affine,
             plan.numerics,
             plan.seen,
+            _key_bias(plan),
             parts=parts,
             part_lse=part_lse,
             key_heads=plan.key_heads,
@@ -155,6 +158,8 @@ def backward(
         **plan.affine,
         **plan.numerics,
         **plan.seen,
+        # Rows that see a bias of inf or NaN are NaN already, and silent ones must not become so.
+        **_key_bias(plan, finite=True),
         **plan.strides("grad", grad_out),
         "grad_out": grad_out,
         "terms": terms,
@@ -163,13 +168,45 @@ def backward(
         "heads": plan.heads,
         "key_heads": plan.key_heads,
     }
-    grad_key, grad_value = _key_gradients(plan, shared, dtype)
+    grad_key, grad_value, grad_key_bias = _key_gradients(plan, shared, dtype)
     grad_query, grad_tau = _query_gradients(plan, shared, dtype)
     gain = bias = None
     if affine_grads and call.tau is None:
         sums = _distance_sums if plan.has_positions else _diagonal_sums
         gain, bias = _table_gradients(plan, *sums(plan, shared))
-    return Gradients(grad_query, grad_key, grad_value, None, gain, bias, grad_tau)
+    return Gradients(grad_query, grad_key, grad_value, grad_key_bias, gain, bias, grad_tau)
+
+
+def _key_bias(plan: Plan, *, finite: bool = False) -> dict[str, Any]:
+    """The key biases as kernels read them; `finite` makes those of inf and NaN zeros."""
+    given = plan.call.key_bias
+    if given is None:
+        return {"key_bias": None, "key_bias_batch": None, "key_bias_head": None, "KEY_BIAS": False}
+    # What rows or heads share is prepared once.
+    rows, heads = (1 if given.stride(dim) == 0 else given.shape[dim] for dim in (0, 1))
+    padded = _whole_blocks(plan.key_length)
+    key_bias = plan.empty(rows, heads, padded)
+    batch, head, row = given.stride()
+    plan.launch(
+        key_bias_kernel,
+        (padded // PREPARED, rows * heads),
+        given=given.detach(),
+        key_bias=key_bias,
+        given_batch=batch,
+        given_head=head,
+        given_row=row,
+        heads=heads,
+        length=plan.key_length,
+        padded=padded,
+        BLOCK=PREPARED,
+        FINITE=finite,
+    )
+    return {
+        "key_bias": key_bias,
+        "key_bias_batch": row_stride(key_bias),
+        "key_bias_head": 0 if heads == 1 else padded,
+        "KEY_BIAS": True,
+    }
 
 
 def _row_terms(plan: Plan, out: Tensor, lse: Tensor, grad_out: Tensor, grad_lse: Tensor) -> Tensor:
@@ -200,8 +237,13 @@ def _row_terms(plan: Plan, out: Tensor, lse: Tensor, grad_out: Tensor, grad_lse:
     return terms
 
 
-def _key_gradients(plan: Plan, shared: dict[str, Any], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _key_gradients(
+    plan: Plan, shared: dict[str, Any], dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor | None]:
     tile = plan.tile("keys")
+    key_bias = plan.call.key_bias
+    grad_key_bias = None if key_bias is None else torch.empty_like(key_bias)
+    strides = (None,) * 3 if grad_key_bias is None else grad_key_bias.stride()
     grad_key, store_key = _writable(plan.call.key, dtype)
     grad_value, store_value = _writable(plan.call.value, dtype)
     plan.launch(
@@ -216,10 +258,14 @@ def _key_gradients(plan: Plan, shared: dict[str, Any], dtype: torch.dtype) -> tu
             plan.strides("grad_value", grad_value),
             grad_key=grad_key,
             grad_value=grad_value,
+            grad_key_bias=grad_key_bias,
+            grad_key_bias_batch=strides[0],
+            grad_key_bias_head=strides[1],
+            grad_key_bias_row=strides[2],
             query_blocks=triton.cdiv(plan.query_length, tile.queries),
         ),
     )
-    return store_key(), store_value()
+    return store_key(), store_value(), grad_key_bias
 
 
 def _query_gradients(

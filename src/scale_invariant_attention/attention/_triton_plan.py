@@ -1,6 +1,6 @@
 """A call as the Triton kernels read it: arguments, tile sizes, gain and bias by offset, block lists."""
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from ctypes import c_float
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -354,10 +354,9 @@ class Plan:
             triton.cdiv(self.query_length, tile.queries),
             triton.cdiv(self.key_length, tile.keys),
         )
-        some, full = some.expand(shape), full.expand(shape)
+        some, full = some.expand(shape), full.expand(shape).clone()
         # The last block may be cut short: only the mask knows.
         ends = (self.query_length % tile.queries, self.key_length % tile.keys)
-        full = full.clone()
         if visibility.sinks > 0:
             # Only masked tiles know sinks.
             full &= (block_map.key_low >= visibility.sinks).unsqueeze(-2)
@@ -378,9 +377,13 @@ class Plan:
 
     def worst(self, numbers: Tensor) -> Tensor:
         """Largest of the last dimension, NaN or infinite where tiles must be masked with care."""
-        worst = numbers.amax(-1)
-        # A bias of -inf hides distances.
-        return worst if self.call.bias is None else worst - self.call.bias.detach().amin()
+        worst, bias, key_bias = numbers.amax(-1), self.call.bias, self.call.key_bias
+        # A bias of -inf hides distances, or keys of a query head.
+        if bias is not None:
+            worst = worst - bias.detach().amin()
+        if key_bias is None:
+            return worst
+        return worst.repeat_interleave(self.heads // worst.shape[1], 1) - key_bias.detach().amin(-1)
 
     def empty(self, *shape: int) -> Tensor:
         """Memory for float32 results."""
@@ -388,12 +391,9 @@ class Plan:
 
     def launch(self, kernel: Any, grid: tuple[int, ...], **arguments: Any) -> None:
         """Run a kernel."""
-        with self._on_device():
-            kernel[grid](**arguments)
-
-    def _on_device(self) -> AbstractContextManager[object]:
         device = self.call.query.device
-        return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            kernel[grid](**arguments)
 
     def select(self, kernel: Any, *given: dict[str, Any], **more: Any) -> dict[str, Any]:
         """The arguments that a kernel takes, out of all."""

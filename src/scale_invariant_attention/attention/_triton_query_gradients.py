@@ -35,6 +35,7 @@ def _query_tiles(
     query_document,
     key,
     value,
+    key_bias,
     key_positions,
     key_documents,
     key_mask,
@@ -72,6 +73,7 @@ def _query_tiles(
     POSITIONS: tl.constexpr,
     DOCUMENTS: tl.constexpr,
     KEY_MASK: tl.constexpr,
+    KEY_BIAS: tl.constexpr,
     LISTS: tl.constexpr,
     PTX: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -114,7 +116,10 @@ def _query_tiles(
         gain, bias = affine(index, constant, line, length, inverse_tau, unit, AFFINE, CAUSAL, PTX)
         if MASK and SINKS:
             gain, bias = tl.where(sink, unit, gain), tl.where(sink, 0.0, bias)
-        weights = tl.exp2(logits(scores, gain, bias) - base[:, None])
+        of_key = 0.0
+        if KEY_BIAS:
+            of_key = tl.load(key_bias + begin + columns)[None, :]
+        weights = tl.exp2(logits(scores, gain, bias, of_key, KEY_BIAS) - base[:, None])
         grad_weights = product(grad, tl.trans(v), PRECISION, WIDE)
         grad_logits = weights * (grad_weights - delta[:, None])
         if MASK:
@@ -132,12 +137,14 @@ def _query_tiles(
                 key_document,
                 unmasked,
                 bias,
+                of_key,
                 window,
                 CAUSAL,
                 WINDOW,
                 SINKS,
                 DOCUMENTS,
                 KEY_MASK,
+                KEY_BIAS,
             )
             grad_logits = tl.where(seen, grad_logits, 0.0)
         if TAU_GRADIENT:
@@ -161,14 +168,16 @@ def _query_tiles(
         *("grad_query_batch", "grad_query_head", "grad_query_row"),
         *("query_positions_row", "key_positions_row"),
         *("query_documents_row", "key_documents_row", "key_mask_row", "block_row", "line_row"),
-        *("origin", "length", "tau_row", "heads", "group", "query_length", "key_length"),
-        *("query_blocks", "key_blocks", "padded", "unit", "sign", "window", "sinks"),
+        *("key_bias_batch", "key_bias_head", "origin", "length", "tau_row", "heads", "group"),
+        *("query_length", "key_length", "query_blocks", "key_blocks", "padded"),
+        *("unit", "sign", "window", "sinks"),
     ]
 )
 def query_gradients_kernel(
     query,
     key,
     value,
+    key_bias,
     grad_out,
     terms,
     worst,
@@ -199,6 +208,8 @@ def query_gradients_kernel(
     grad_query_batch,
     grad_query_head,
     grad_query_row,
+    key_bias_batch,
+    key_bias_head,
     query_positions_row,
     key_positions_row,
     query_documents_row,
@@ -237,6 +248,7 @@ def query_gradients_kernel(
     POSITIONS: tl.constexpr,
     DOCUMENTS: tl.constexpr,
     KEY_MASK: tl.constexpr,
+    KEY_BIAS: tl.constexpr,
     LISTS: tl.constexpr,
     PTX: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -289,6 +301,8 @@ def query_gradients_kernel(
         query_document = tl.load(query_documents + rows, mask=is_query, other=0)
     if KEY_MASK:
         key_mask += batch * key_mask_row
+    if KEY_BIAS:
+        key_bias += batch * key_bias_batch + head.to(tl.int64) * key_bias_head
 
     start = query_block * BLOCK_M + key_length - query_length
     sound = tl.abs(tl.load(worst + problem)) < float("inf")
@@ -325,6 +339,7 @@ def query_gradients_kernel(
             query_document,
             key,
             value,
+            key_bias,
             key_positions,
             key_documents,
             key_mask,
@@ -362,6 +377,7 @@ def query_gradients_kernel(
             POSITIONS,
             DOCUMENTS,
             KEY_MASK,
+            KEY_BIAS,
             LISTS,
             PTX,
             PRECISION,

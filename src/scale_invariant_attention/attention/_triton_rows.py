@@ -1,4 +1,4 @@
-"""Kernels that prepare numbers by key, query or offset: flags, terms of backward, gain and bias."""
+"""Kernels that prepare numbers by key, query or offset: flags, biases, gains, terms of backward."""
 
 import triton
 import triton.language as tl
@@ -53,6 +53,46 @@ def spoil_kernel(
     # Zero times anything finite is zero; times anything else, NaN, which sums keep.
     bad = tl.sum(k.to(tl.float32) * 0.0, 1) + tl.sum(v.to(tl.float32) * 0.0, 1)
     tl.store(spoil + problem.to(tl.int64) * padded + rows, bad)
+
+
+@triton.jit(
+    do_not_specialize=[
+        *("given_batch", "given_head", "given_row", "heads", "length", "padded"),
+    ]
+)
+def key_bias_kernel(
+    given,
+    key_bias,
+    given_batch,
+    given_head,
+    given_row,
+    heads,
+    length,
+    padded,
+    BLOCK: tl.constexpr,
+    FINITE: tl.constexpr,
+):
+    """Write key biases in base 2; with FINITE, zeros for those of infinity and NaN.
+
+    There are `padded` of them, so that whole blocks can be read without a mask.
+    """
+    problem = tl.program_id(1)
+    batch, head = (problem // heads).to(tl.int64), problem % heads
+    keys = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    at = given + batch * given_batch + head.to(tl.int64) * given_head
+    natural = tl.load(at + keys.to(tl.int64) * given_row, mask=keys < length, other=0.0)
+    scaled = base_two(natural)
+    if FINITE:
+        scaled = tl.where(natural < float("inf"), scaled, 0.0)
+    tl.store(key_bias + problem.to(tl.int64) * padded + keys, scaled)
+
+
+@triton.jit
+def base_two(bias):
+    """A natural bias in base 2, finite if it is: only -inf hides a distance or a key."""
+    scaled = bias.to(tl.float64) * 1.4426950408889634
+    lowest = (scaled < -3e38) & (bias != float("-inf"))
+    return tl.where(lowest, -3e38, scaled).to(tl.float32)
 
 
 @triton.jit(
@@ -163,11 +203,8 @@ def line_kernel(
         bias = tl.load(biases + head * bias_row + known, mask=inside, other=0.0).to(tl.float64)
     at = (head * size + index) * 2
     log2_e = 1.4426950408889634
-    # Finite in base 2 if it is finite: only -inf hides a distance.
-    scaled = bias * log2_e
-    scaled = tl.where((scaled < -3e38) & (bias != float("-inf")), -3e38, scaled)
     tl.store(line + at, (gain * scale * log2_e).to(tl.float32), mask=inside)
-    tl.store(line + at + 1, scaled.to(tl.float32), mask=inside)
+    tl.store(line + at + 1, base_two(bias), mask=inside)
     if SLOPES:
         slope = -t / (tau * (t + tau))
         tl.store(slope_line + at, (slope / gain * scale).to(tl.float32), mask=inside)

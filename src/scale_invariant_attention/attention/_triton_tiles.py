@@ -158,8 +158,10 @@ def affine(
 
 
 @triton.jit
-def logits(scores, gain, bias):
+def logits(scores, gain, bias, key_bias, KEY_BIAS: tl.constexpr):
     """Logits in base 2."""
+    if KEY_BIAS:
+        bias += key_bias
     return tl.fma(scores, gain, bias)
 
 
@@ -196,16 +198,20 @@ def visible(
     key_document,
     unmasked,
     bias,
+    key_bias,
     window,
     CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
     SINKS: tl.constexpr,
     DOCUMENTS: tl.constexpr,
     KEY_MASK: tl.constexpr,
+    KEY_BIAS: tl.constexpr,
 ):
     """Which pairs of a tile are visible."""
-    # A bias of -inf hides a distance; one of NaN does not.
+    # A bias of -inf hides a distance or a key; one of NaN does not.
     seen = is_key & (bias != float("-inf"))
+    if KEY_BIAS:
+        seen = seen & (key_bias != float("-inf"))
     if CAUSAL:
         seen = seen & (offset >= 0)
     if WINDOW:

@@ -238,6 +238,9 @@ class Problem:
             tables = DistanceAffine.scale_invariant(2 * keys, TAU, device="cpu")
             noise = 0.3 * normal(2, contract.heads, 2 * keys).float()
             numbers |= {"gain": tables.gain + noise[0], "bias": tables.bias + noise[1]}
+        if contract.key_bias:
+            numbers["key_bias"] = normal(BATCH, contract.heads, keys).float()
+            numbers["key_bias"][0, :, ::3] = -torch.inf
         return cls(
             {name: tensor.to(device) for name, tensor in numbers.items()},
             _on(device, contract.visibility()),
@@ -263,6 +266,7 @@ class Problem:
             affine=DistanceAffine(leaves["gain"], leaves["bias"]) if tables else None,
             tau=None if tables else leaves.get("tau", TAU),
             visibility=self.visibility,
+            key_bias=leaves.get("key_bias"),
         )
 
     def results(
@@ -355,6 +359,9 @@ def _eager(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     scores = factor(call.query) @ factor(key).mT * call.scale
     round_gradient_of(scores)
     logits = gain.to(wide) * scores + bias.to(wide)
+    if call.key_bias is not None:
+        logits = logits + call.key_bias.unsqueeze(2)
+        visible = visible & (call.key_bias != -torch.inf).unsqueeze(2)
     hidden = logits.masked_fill(~visible, -torch.inf)
     nothing = ~visible.any(-1, keepdim=True)
     weights = torch.softmax(hidden.masked_fill(nothing, 0), -1).masked_fill(nothing, 0)

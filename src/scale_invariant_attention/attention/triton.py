@@ -60,8 +60,6 @@ def _interpreter_reason() -> str | None:
 
 def unsupported_reason(call: AttentionCall, return_lse: bool) -> str | None:
     """Why the backend does not support a call."""
-    if call.key_bias is not None:
-        return "it has no key_bias; use 'tiled'"
     if call.visibility.coordinates is not None:
         return "it has no coordinates; use 'tiled'"
     if call.query.dtype not in DTYPES:
