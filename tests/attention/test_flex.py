@@ -26,6 +26,7 @@ KINDS = {
     "tables, window, sinks": {"tables": (), "window": True, "sinks": True},
     "tables by head, rows, mask": {"tables": (HEADS,), "rows": True, "mask": True},
     "documents": {"documents": True, "dtype": torch.bfloat16},
+    "key bias, tables, mask": {"key_bias": True, "tables": (), "mask": True},
 }
 
 
@@ -67,6 +68,11 @@ def draw(kind, seed):
         learned = {"tau": torch.rand(HEADS, generator=generator) * 20 + 0.1}
     else:
         settings["tau"] = rng.uniform(0.1, 100)
+    if kind.get("key_bias"):
+        shape = (rng.choice((1, BATCH)), rng.choice((1, KEY_HEADS, HEADS)), keys)
+        learned["key_bias"] = normal(*shape)
+        if rng.random() < 0.5:
+            learned["key_bias"][normal(*shape) > 0.5] = -torch.inf
     return Contract(
         seed,
         normal(BATCH, HEADS, queries, SIZE),
@@ -174,6 +180,32 @@ def test_nan_that_must_not_be_seen_leaves_outputs_bitwise_unchanged():
     )
     assert torch.equal(before[:, :, :200], after[:, :, :200])
     assert after[:, :, 200:].isnan().all()
+
+
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
+def test_a_key_bias_that_is_not_finite_spoils_the_rows_that_see_it(wrong):
+    query, key, value = torch.randn(3, 1, 2, 200, 8).unbind()
+    key_bias = torch.randn(1, 2, 200)
+    # Hidden for the first head, whatever the key.
+    key_bias[0, 0, 60], key[0, 0, 60] = -torch.inf, torch.nan
+    before = sia.scale_invariant_attention(query, key, value, key_bias=key_bias, backend="flex")
+    key_bias[0, 1, 150] = wrong
+    after = sia.scale_invariant_attention(query, key, value, key_bias=key_bias, backend="flex")
+    assert torch.equal(before[:, 1, :150], after[:, 1, :150])
+    assert after[:, 1, 150:].isnan().all()
+    expected = sia.scale_invariant_attention(
+        query, key, value, key_bias=key_bias, backend="reference"
+    )
+    torch.testing.assert_close(after[:, 0], expected[:, 0], atol=1e-5, rtol=1e-5)
+    assert after[:, 0].isfinite().all()
+
+
+def test_a_key_bias_that_needs_a_gradient_is_refused():
+    query, key_bias = torch.randn(1, 2, 8, 16), torch.zeros(1, 1, 8, requires_grad=True)
+    with pytest.raises(NotImplementedError, match=r"no gradient for key_bias.*detach"):
+        sia.scale_invariant_attention(query, query, query, key_bias=key_bias, backend="flex")
+    with torch.no_grad():
+        sia.scale_invariant_attention(query, query, query, key_bias=key_bias, backend="flex")
 
 
 def test_empty_calls_and_queries_that_see_nothing():

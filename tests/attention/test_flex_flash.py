@@ -101,6 +101,7 @@ def test_flash_is_what_is_requested():
         ({"tau": torch.tensor(10.0)}, "tau as a number"),
         ({"affine": DistanceAffine.identity(8)}, "tau as a number"),
         ({"dtype": torch.float32}, "float32"),
+        ({"key_bias": torch.zeros(1, 1, 8)}, "no key_bias; use 'flex'"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -108,8 +109,10 @@ def test_other_calls_are_refused_with_the_reason(changes, reason):
     changes = dict(changes)
     query = torch.randn(1, 2, 8, 16, dtype=changes.pop("dtype", torch.bfloat16))
     affine, tau = changes.pop("affine", None), changes.pop("tau", 10.0)
+    key_bias = changes.pop("key_bias", None)
+    seen = Visibility(**changes)
     call = checked_call(
-        query, query, query, affine=affine, tau=tau, visibility=Visibility(**changes)
+        query, query, query, affine=affine, tau=tau, visibility=seen, key_bias=key_bias
     )
     assert reason in flex_flash.unsupported_reason(call, False)
 

@@ -53,6 +53,7 @@ class _Kind:
     documents: bool
     window: bool
     sinks: bool
+    key_bias: bool
     return_lse: bool
     requires_grad: bool
     # Settings of torch at compilation; a change compiles again.
@@ -81,6 +82,7 @@ def _kind(call: AttentionCall, visibility: Visibility, return_lse: bool) -> _Kin
         documents=visibility.key_documents is not None,
         window=visibility.window is not None,
         sinks=visibility.sinks > 0,
+        key_bias=call.key_bias is not None,
         return_lse=return_lse,
         requires_grad=call.requires_grad,
         threads=torch.get_num_threads(),
@@ -112,8 +114,19 @@ def _data(call: AttentionCall, visibility: Visibility, kind: _Kind) -> tuple[Ten
     settings = torch.tensor([visibility.window or 0, visibility.sinks], device=device)
     scale = torch.full((1,), call.scale, device=device)
     partial, full = visible_blocks(visibility, BLOCK, BLOCK)
+    # An empty tensor stands for no bias: a kernel that has none does not read it.
+    key_bias = scale.new_empty(0) if call.key_bias is None else call.key_bias.detach()
+    if call.key_bias is not None:
+        hides = _blocks_with_hidden_keys(key_bias, full.shape[-1])
+        partial, full = partial | (full & hides), full & ~hides
     lists = (*as_list(_at_least_two(partial)), *as_list(_at_least_two(full)))
-    return (scale, affine, by_query, by_key, settings, *lists)
+    return (scale, affine, by_query, by_key, settings, key_bias, *lists)
+
+
+def _blocks_with_hidden_keys(key_bias: Tensor, blocks: int) -> Tensor:
+    """Which key blocks hold a key that is hidden for any batch row or head: ``[1, 1, 1, blocks]``."""
+    hidden = torch.isneginf(key_bias).any(0).any(0)
+    return F.pad(hidden, (0, blocks * BLOCK - hidden.shape[0])).view(1, 1, 1, blocks, BLOCK).any(-1)
 
 
 def visible_blocks(
@@ -149,14 +162,14 @@ def _program(kind: _Kind) -> Callable[..., tuple[Tensor, Tensor | None]]:
 
     Shapes, with R = 1 or B: scale ``[1]``; affine ``[2, 1 or Hq, length]`` (gain, bias) or
     ``[1 or Hq]`` (tau); by_query and by_key ``[3, R, length]``: positions, documents, mask;
-    settings ``[2]``: window, sinks.
+    settings ``[2]``: window, sinks; key_bias ``[B, Hq, length]``.
     """
     # The compiler would take captured numbers for lengths: capture only flags.
     per_row, per_head = kind.rows > 1, kind.affine_heads > 1
     grouped = kind.query_heads != kind.key_heads
     tables, is_causal, masked, documents = kind.tables, kind.is_causal, kind.masked, kind.documents
     window, sinks, return_lse = kind.window, kind.sinks, kind.return_lse
-    requires_grad = kind.requires_grad
+    biased, requires_grad = kind.key_bias, kind.requires_grad
 
     # torch's C++ template replaces the names of its sizes as text, "ks1" also inside "ks15", and
     # numbers the others by a hash of the argument's name. "queries", "keys_by_head" and "affine"
@@ -170,6 +183,7 @@ def _program(kind: _Kind) -> Callable[..., tuple[Tensor, Tensor | None]]:
         by_query: Tensor,
         by_key: Tensor,
         settings: Tensor,
+        key_bias: Tensor,
         partial_counts: Tensor,
         partial_blocks: Tensor,
         full_counts: Tensor,
@@ -192,6 +206,8 @@ def _program(kind: _Kind) -> Callable[..., tuple[Tensor, Tensor | None]]:
             if sinks:
                 sink = by_key[0, b if per_row else 0, j] < settings[1]
                 gain, bias = torch.where(sink, 1.0, gain), torch.where(sink, 0.0, bias)
+            if biased:
+                bias = bias + key_bias[b, h, j]
             return gain * scale[0] * score + bias
 
         def visible(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -205,6 +221,8 @@ def _program(kind: _Kind) -> Callable[..., tuple[Tensor, Tensor | None]]:
                 seen = seen & (by_query[1, row, i] == by_key[1, row, j])
             if masked:
                 seen = seen & (by_key[2, row, j] > 0)
+            if biased:
+                seen = seen & (key_bias[b, h, j] != -torch.inf)
             return seen
 
         block_mask = BlockMask.from_kv_blocks(
@@ -249,7 +267,7 @@ def _compiled(kind: _Kind) -> Callable[..., tuple[Tensor, Tensor | None]]:
     inputs = (call.query, call.key, call.value, *_data(call, call.visibility, kind))
     tensors = [_standalone(tensor) for tensor in inputs]
     lengths_at = [(2,), (2,), (2,), (), (2,) if kind.tables else (), (2,), (2,), ()]
-    lengths_at += [(2,), (2, 3)] * 2
+    lengths_at += [(2,) if kind.key_bias else (), *[(2,), (2, 3)] * 2]
     for tensor, dynamic in zip(tensors, lengths_at, strict=True):
         fixed = [dim for dim in range(tensor.ndim) if dim not in dynamic]
         torch._dynamo.mark_static(tensor, fixed)
@@ -271,12 +289,13 @@ def _specimen(kind: _Kind) -> AttentionCall:
         return torch.arange(length, device=device).repeat(kind.rows, 1)
 
     table = torch.ones(kind.affine_heads, table_length, device=device)
+    key_bias = torch.zeros(kind.batch, kind.query_heads, key_length, device=device)
     mask = torch.ones(kind.batch, key_length, dtype=torch.bool, device=device)
     return AttentionCall(
         query=zeros(kind.query_heads, query_length, kind.head_dim),
         key=zeros(kind.key_heads, key_length, kind.head_dim),
         value=zeros(kind.key_heads, key_length, kind.value_dim),
-        key_bias=None,
+        key_bias=key_bias if kind.key_bias else None,
         gain=table if kind.tables else None,
         bias=table if kind.tables else None,
         tau=None if kind.tables else torch.ones(kind.affine_heads, device=device),

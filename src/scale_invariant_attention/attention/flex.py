@@ -37,8 +37,9 @@ SMALLEST_GPU_HEAD = 16
 
 def unsupported_reason(call: AttentionCall, return_lse: bool) -> str | None:
     """Why FlexAttention does not support a call."""
-    if call.key_bias is not None:
-        return "it has no key_bias; use 'tiled'"
+    if call.key_bias is not None and call.key_bias.requires_grad and torch.is_grad_enabled():
+        # FlexAttention sums gradients of captured tensors atomically, in no fixed order.
+        return "it has no gradient for key_bias; use 'tiled', or key_bias.detach()"
     if call.visibility.coordinates is not None:
         return "it has no coordinates; use 'tiled'"
     if call.affine_requires_grad:
@@ -74,11 +75,12 @@ def _cpu_forward(call: AttentionCall) -> tuple[Tensor, Tensor]:
         return nothing, no_lse
     # One kernel for all modes of autograd: none of them has a backward.
     with torch.inference_mode(False), torch.no_grad():
-        attend = _padded_kernel(call, return_lse=False)
+        attend = _padded_kernel(_with_finite_key_bias(call), return_lse=False)
         inputs = (call.query, call.key, call.value)
         out, _ = attend(*(finite_part(tensor) for tensor in inputs))
         out = out.float()
-        if not all(surely_finite(tensor) for tensor in inputs):
+        spoiling = inputs if call.key_bias is None else (*inputs, call.key_bias)
+        if not all(surely_finite(tensor) for tensor in spoiling):
             out = out.masked_fill(_sees_bad(call).unsqueeze(-1), torch.nan)
     # FlexAttention has no log-sum-exp here, and unsupported_reason() refuses calls that ask for it.
     return out, no_lse
@@ -114,14 +116,26 @@ def _sees_bad(call: AttentionCall) -> Tensor:
     """
     bad_query = ~torch.isfinite(call.query).all(-1)
     good_key = torch.isfinite(call.key).all(-1) & torch.isfinite(call.value).all(-1)
-    bad_key = ~good_key.repeat_interleave(call.group, 1)
+    bad_key, unhidden = ~good_key.repeat_interleave(call.group, 1), None
+    if call.key_bias is not None:
+        bad_key = bad_key | ~torch.isfinite(call.key_bias)
+        unhidden = ~torch.isneginf(call.key_bias).unsqueeze(2)
     visibility, rows = call.visibility_with_positions(), []
     for start in range(0, call.query.shape[2], BLOCK):
         queries = slice(start, start + BLOCK)
         visible = visibility.tile(queries, slice(None)).visible.unsqueeze(1)
+        if unhidden is not None:
+            visible = visible & unhidden
         bad = bad_key.unsqueeze(2) | bad_query[:, :, queries].unsqueeze(3)
         rows.append((visible & bad).any(-1))
     return torch.cat(rows, 2)
+
+
+def _with_finite_key_bias(call: AttentionCall) -> AttentionCall:
+    """Zeros for key biases of infinity and NaN; those that hide keys are left."""
+    if call.key_bias is None or surely_finite(call.key_bias):
+        return call
+    return replace(call, key_bias=call.key_bias.nan_to_num(nan=0, posinf=0, neginf=-torch.inf))
 
 
 def _with_second_query(call: AttentionCall) -> AttentionCall:
@@ -160,6 +174,7 @@ def _with_whole_key_blocks(call: AttentionCall) -> AttentionCall:
         call,
         key=F.pad(call.key, (0, 0, 0, padding)),
         value=F.pad(call.value, (0, 0, 0, padding)),
+        key_bias=extended(call.key_bias),
         visibility=replace(
             visibility,
             key_positions=extended(visibility.key_positions),

@@ -48,7 +48,7 @@ def unavailable_reason(device: torch.device) -> str | None:
 def unsupported_reason(call: AttentionCall, return_lse: bool) -> str | None:
     """Why this form of FlexAttention does not support a call."""
     if call.key_bias is not None:
-        return "it has no key_bias; use 'tiled'"
+        return "its kernels read no tensor besides query, key and value: no key_bias; use 'flex'"
     if call.visibility.coordinates is not None:
         return "it has no coordinates; use 'tiled'"
     visibility = call.visibility
