@@ -59,6 +59,17 @@ def test_heads_that_differ_have_lines_of_their_own():
     assert len(picture.findall(f"{SVG}polyline")) == 4
 
 
+def test_gates_of_a_half_halve_the_weight_per_token():
+    [head] = logits("fox")
+    expected = [-distance * math.log(2) for distance in head.distances]
+    assert head.means == pytest.approx(expected, rel=1e-12)
+
+
+def test_lines_end_with_the_segment():
+    [head] = logits("infini-rope")
+    assert TRAIN_LENGTH // 4 < head.distances[-1] < TRAIN_LENGTH // 2
+
+
 def test_marks_are_the_wavelengths_of_rotating_pairs():
     turns = wavelengths(schemes.get("rope"))
     assert turns[0] == pytest.approx(2 * math.pi)

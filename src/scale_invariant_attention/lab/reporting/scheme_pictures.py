@@ -1,8 +1,9 @@
 """What a scheme does to logits, as a picture by distance.
 
 With scores from N(0, 1), the logits of keys at distance `t` have the mean ``bias(t)`` and the standard
-deviation ``gain(t) * query_scale``: a line with a band for each head, up to the window. Marks above
-them are the wavelengths of the pairs of dimensions that rotate. Layers that differ are drawn together.
+deviation ``gain(t) * query_scale``: a line with a band for each head, up to the window or the segment.
+Gates are those of inputs of zero. Marks above them are the wavelengths of the pairs of dimensions that
+rotate. Layers that differ are drawn together.
 """
 
 import math
@@ -52,6 +53,8 @@ def head_logits(scheme: Scheme) -> list[HeadLogits]:
     [1, -0.191, 1.091]
     """
     reach = scheme.window or CONTEXT
+    if scheme.memory is not None:
+        reach = scheme.memory.tokens_per_segment
     # Whole distances, because some schemes have buckets of them.
     powers = (CONTEXT ** (point / POINTS) for point in range(POINTS + 1))
     distances = [it for it in sorted(set(map(round, powers))) if it < reach]
@@ -61,6 +64,9 @@ def head_logits(scheme: Scheme) -> list[HeadLogits]:
         layer = SchemeLayer(scheme, HEADS, HEADS * HEAD_DIM)
         gain, bias = layer.distance(torch.tensor(distances, dtype=torch.float64))
         deviation = gain * _query_scale(layer)
+        if layer.key_bias is not None:
+            [steps] = layer.key_bias(torch.zeros(1, 1, HEADS * HEAD_DIM))
+            bias = bias - steps * torch.tensor(distances)
     every = torch.zeros(HEADS, len(distances), dtype=torch.float64)
     heads = zip((bias + every).tolist(), (deviation + every).tolist(), strict=True)
     return [HeadLogits(distances, *head) for head, _ in groupby(heads)]
