@@ -72,7 +72,7 @@ def test_underscored_modules_are_private_to_their_package():
 
 def test_the_package_stays_small():
     files = list(PACKAGE.rglob("*.py"))
-    assert len(files) <= 240
+    assert len(files) <= 245
     longest = max(files, key=lambda file: len(file.read_text().splitlines()))
     assert len(longest.read_text().splitlines()) <= 420, f"{longest} probably has two jobs"
 
