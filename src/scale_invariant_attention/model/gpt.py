@@ -171,7 +171,7 @@ class GPT(nn.Module):
             )
         shared = None if context_parallel is None else context_parallel.rows(tokens.shape[1])
         if cache is None:
-            layout = token_layout(tokens, *described)
+            layout = token_layout(tokens, *described, is_causal=self.config.is_causal)
             if shared is not None:
                 layout, tokens = layout.part(shared), shared.part(tokens)
         else:
@@ -239,6 +239,7 @@ class GPT(nn.Module):
                 that is longer.
             room: the number of tokens to allocate memory for at first.
         """
+        self.config.check_is_causal("new_cache")
         check_context_length(context_length)
         return KeyValueCache(self, context_length, integer("room", room, at_least=1))
 
@@ -346,7 +347,8 @@ class GPT(nn.Module):
         folder = model_folder(folder)
         values, tensors = storage.load(folder)
         try:
-            missing = [each.name for each in fields(GPTConfig) if each.name not in values]
+            known = {"is_causal", *values}
+            missing = [each.name for each in fields(GPTConfig) if each.name not in known]
             if missing:
                 raise ValueError(f"its configuration lacks {', '.join(missing)}")
             storage.check_sizes(values, tensors)

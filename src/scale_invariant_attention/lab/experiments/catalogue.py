@@ -350,6 +350,17 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             shown="scores_by_length",
         ),
         Experiment(
+            "masked",
+            "Hidden bytes predicted by encoders, at up to 16 times the training length.\n\n"
+            "Not in the paper. The bytes are the same at every length. Resumes as table1 does.",
+            "masked.masked_trials",
+            scales=(),
+            default="the paper's, and the recommended one",
+            size="examples",
+            folder="masked",
+            shown="scores_by_length",
+        ),
+        Experiment(
             "attention",
             "Figure 1 and the QQ plots: attention of the models of table1 by context length.\n\n"
             "Records mass and entropy by range of distance, and score statistics, of every layer and "
