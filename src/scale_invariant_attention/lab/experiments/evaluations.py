@@ -16,6 +16,7 @@ from ...data.needles import NeedleTask
 from ...data.strings import RepeatedStringTask
 from ...data.tasks import SEQUENCE_TASKS, RecallTask, Task
 from ...evaluation import loss_by_length, loss_by_position
+from ...evaluation.image_scores import image_scores
 from ...evaluation.retrieval import depth_edges, find_needles, needle_table
 from ...evaluation.task_scores import score_task
 from ...model import GPT
@@ -28,7 +29,14 @@ from ...training.training_data import (
     open_task,
 )
 from .._schema import from_json, omitted_if_none
-from ..measurements import LengthAttention, NeedleTable, RecallShare, StringShare, TaskScores
+from ..measurements import (
+    ImageScores,
+    LengthAttention,
+    NeedleTable,
+    RecallShare,
+    StringShare,
+    TaskScores,
+)
 
 TaskT = TypeVar("TaskT", NeedleTask, RecallTask)
 
@@ -199,6 +207,27 @@ class TaskEvaluation(Evaluation):
             known = ", ".join((MASKED, *SEQUENCE_TASKS))
             raise ValueError(f"task must be one of {known}, got {config.task!r}")
         return open_task(config, "validation", HELD_OUT)
+
+
+@dataclass(frozen=True)
+class ImageEvaluation(Evaluation):
+    """Scores on `examples` canvases of each size; `lengths` are the patches of their sides."""
+
+    examples: int
+
+    def check(self, config: Any) -> None:
+        """See :class:`Evaluation`."""
+        for size in self.lengths:
+            config.data.batch(size, [0])
+
+    def measure(self, model: Any, config: Any, device: torch.device) -> dict[str, Any]:
+        """See :class:`Evaluation`."""
+        rows = []
+        for size in self.lengths:
+            found = image_scores(model, config.data, size, self.examples, device)
+            error = found.loss.standard_error if self.examples > 1 else None
+            rows.append(ImageScores(size, self.examples, found.share, found.loss.mean, error))
+        return {"images": tuple(rows)}
 
 
 @dataclass(frozen=True)
