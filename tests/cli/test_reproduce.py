@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from scale_invariant_attention import schemes
 from scale_invariant_attention.cli import app
+from scale_invariant_attention.data.images._digits import split_digits
 from scale_invariant_attention.lab.records import write_record
 from scale_invariant_attention.training import recipe
 
@@ -307,6 +308,14 @@ def test_images_show_scores_by_size_and_write_their_page(tmp_path):
     text = page.read_text()
     assert "| ALiBi-2D | 0.800 | **0.800** | **0.700** | **0.600** |" in text
     assert "| RoPE | 0.600 | 0.500 | 0.400 |" in text
+
+
+def test_images_name_the_extra_that_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    split_digits.cache_clear()
+    done = reproduce("images", "--tasks", "digits", "--seeds", "1", *folders(tmp_path))
+    assert done.exit_code == 1 and "Traceback" not in done.output
+    assert "digits need scikit-learn: pip install 'scale-invariant-attention[images]'" in done.stderr
 
 
 def test_images_take_no_fields_of_trainings_of_gpts():

@@ -95,6 +95,18 @@ def test_backends_agree_and_every_weight_learns(name):
     assert all(weight.grad.abs().sum() > 0 for weight in model.parameters())
 
 
+def test_a_window_is_a_disc():
+    model = tiny("alibi", layers=1, patch=1, scheme_options={"window": 2})
+    image = torch.randn(1, 5, 5).double()
+    other = image.clone()
+    other[0, 2, 2] += 1
+    changed = (model(image) != model(other)).view(5, 5)
+    # Neighbours along the sides and the diagonals are closer than 2.
+    expected = torch.zeros(5, 5, dtype=torch.bool)
+    expected[1:4, 1:4] = True
+    assert torch.equal(changed, expected)
+
+
 def test_without_a_scheme_patches_are_a_set():
     model, images = tiny("nope"), torch.randn(1, 6, 6).double()
     other = images.clone()

@@ -250,7 +250,7 @@ def _run(
             )
 
     try:
-        with training_errors(WorkerDiedError):
+        with training_errors(WorkerDiedError, ImportError):
             (run_large if given.get("scale") == "paper" else run_small)()
     except KeyboardInterrupt as interrupted:
         typer.echo(

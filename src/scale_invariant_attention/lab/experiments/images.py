@@ -8,7 +8,7 @@ models: biases by distance extrapolate in resolution better than rotations.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import isfinite, nan
 from pathlib import Path
 from time import perf_counter
@@ -43,7 +43,15 @@ class Variant:
     title: str
     scheme: str
     grid: int | None = None
-    options: Mapping[str, Any] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def options_in_words(self) -> str:
+        """The options, and the size of the learned embedding."""
+        named = [f"{name} {value:g}" for name, value in self.options.items()]
+        if self.grid is not None:
+            named.append(f"{self.grid} x {self.grid} learned embeddings")
+        return ", ".join(named)
 
 
 # Distances are in patches, and at most 7 in training. RoPE has the base of Heo et al., 2024, for images;
@@ -219,8 +227,8 @@ def _trial(
     task: str, name: str, seed: int, evaluation: ImageEvaluation, changes: Mapping[str, Any]
 ) -> ImageTrial:
     variant = VARIANTS[name]
-    options = dict(variant.options or {})
-    config = ImageConfig(task, name, seed, variant.scheme, options, variant.grid, **changes)
+    parts = variant.scheme, dict(variant.options), variant.grid
+    config = ImageConfig(task, name, seed, *parts, **changes)
     return ImageTrial(f"{PREFIX}-{task}-{name}-seed-{seed}", config, evaluation)
 
 

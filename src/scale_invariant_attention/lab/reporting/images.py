@@ -81,6 +81,7 @@ def images_page(images: Sequence[ImageRecord], masked: Sequence[TrainingRecord])
         render(
             "images.md",
             tasks=tasks,
+            variants=VARIANTS.values(),
             verdicts=verdicts(images),
             decisive=DECISIVE,
             trained=listed([str(size) for size in TRAINED_SIZES]),
