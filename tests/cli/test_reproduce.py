@@ -315,7 +315,9 @@ def test_images_name_the_extra_that_is_missing(tmp_path, monkeypatch):
     split_digits.cache_clear()
     done = reproduce("images", "--tasks", "digits", "--seeds", "1", *folders(tmp_path))
     assert done.exit_code == 1 and "Traceback" not in done.output
-    assert "digits need scikit-learn: pip install 'scale-invariant-attention[images]'" in done.stderr
+    assert (
+        "digits need scikit-learn: pip install 'scale-invariant-attention[images]'" in done.stderr
+    )
 
 
 def test_images_take_no_fields_of_trainings_of_gpts():
