@@ -58,6 +58,10 @@ class VisionConfig:
         for name in ("patch", "layers", "width", "heads", "classes", "grid"):
             if getattr(self, name) is not None or name not in ("classes", "grid"):
                 integer(name, getattr(self, name), at_least=1)
+        if not isinstance(self.qk_norm, bool):
+            raise TypeError(f"qk_norm must be True or False, got {self.qk_norm!r}")
+        # Neither a default nor the caller's own dict, which may change.
+        object.__setattr__(self, "scheme_options", dict(self.scheme_options))
         if self.width % self.heads:
             raise ValueError(
                 f"width must be a multiple of heads, got width={self.width} and heads={self.heads}"
