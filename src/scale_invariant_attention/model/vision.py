@@ -137,7 +137,7 @@ class VisionTransformer(nn.Module):
         self.embedding.reset_parameters()
         for parameter in (self.mask, self.grid):
             if parameter is not None:
-                nn.init.normal_(parameter, std=0.5)
+                nn.init.normal_(parameter, std=0.02)
         initialise_blocks(self.blocks)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
