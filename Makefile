@@ -99,6 +99,7 @@ bench-page: $(INSTALLED)  ## The figures and the page, from recorded results.
 pages: $(INSTALLED)  ## The pages and figures that are made from the records in results/.
 	$(BIN)/sia reproduce page --readme README.md --gallery docs/gallery.md
 	$(BIN)/sia reproduce leaderboard-page
+	$(BIN)/sia reproduce images-page
 	$(BIN)/sia figures --output docs/figures --formats png --page docs/figures.md
 
 docs: $(VENV)/.installed-docs  ## Build the documentation site in site/.

@@ -72,7 +72,7 @@ def test_underscored_modules_are_private_to_their_package():
 
 def test_the_package_stays_small():
     files = list(PACKAGE.rglob("*.py"))
-    assert len(files) <= 245
+    assert len(files) <= 252
     longest = max(files, key=lambda file: len(file.read_text().splitlines()))
     assert len(longest.read_text().splitlines()) <= 420, f"{longest} probably has two jobs"
 
@@ -93,7 +93,8 @@ def test_the_map_is_complete_and_correct():
 def test_importing_needs_torch_and_nothing_heavy():
     script = (
         "import sys, scale_invariant_attention; "
-        "heavy = {'triton', 'transformers', 'matplotlib', 'datasets', 'typer', 'rich', 'tensorboard'}; "
+        "heavy = {'triton', 'transformers', 'matplotlib', 'datasets', 'typer', 'rich', 'tensorboard', "
+        "'sklearn', 'skimage'}; "
         "print(sorted(heavy & sys.modules.keys()))"
     )
     command = [sys.executable, "-c", script]

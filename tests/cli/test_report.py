@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_records import task_record
+from small_records import image_record, task_record
 from tiny_training import tiny_config
 from typer.testing import CliRunner
 
@@ -336,3 +336,11 @@ def test_a_folder_that_is_not_a_run_is_refused(evaluated, tmp_path):
         assert done.exit_code == 1
         assert str(path) in done.stderr and message in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_records_of_images_have_a_page_of_their_own(tmp_path):
+    (tmp_path / "results").mkdir()
+    write_record(image_record("textures", "rope", 0, (0.9, 0.5, 0.2, 0.1)), tmp_path / "results")
+    done = run("report", tmp_path / "results", "-o", tmp_path / "page")
+    assert done.exit_code == 1
+    assert "sia reproduce images-page writes one from them" in done.stderr

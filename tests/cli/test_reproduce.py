@@ -6,12 +6,13 @@ import sys
 from dataclasses import replace
 
 import pytest
-from small_records import record, task_record
+from small_records import image_record, masked_record, record, task_record
 from tiny_training import options
 from typer.testing import CliRunner
 
 from scale_invariant_attention import schemes
 from scale_invariant_attention.cli import app
+from scale_invariant_attention.data.images._digits import split_digits
 from scale_invariant_attention.lab.records import write_record
 from scale_invariant_attention.training import recipe
 
@@ -284,6 +285,44 @@ def test_the_leaderboard_ranks_no_trials_of_other_settings(tmp_path):
     done = reproduce("leaderboard-page", "--results", str(tmp_path / "results"))
     assert done.exit_code == 1
     assert "leaderboard-copy-alibi-seed-0.json is the record of another trial" in done.stderr
+
+
+def test_images_show_scores_by_size_and_write_their_page(tmp_path):
+    for folder in ("images", "masked"):
+        (tmp_path / "results" / folder).mkdir(parents=True)
+    for name, shares in (("rope", (0.9, 0.3, 0.2, 0.1)), ("alibi", (0.8, 0.8, 0.7, 0.6))):
+        write_record(image_record("textures", name, 0, shares), tmp_path / "results" / "images")
+    write_record(masked_record("rope", 0, (0.6, 0.5, 0.4)), tmp_path / "results" / "masked")
+    words = ("--tasks", "textures", "--candidates", "rope,alibi", "--seeds", "1")
+    given = ("--runs", str(tmp_path / "runs"), "--results", str(tmp_path / "results" / "images"))
+    done = reproduce("images", *words, *given)
+    assert done.exit_code == 0, done.output
+    assert "Nothing to train: all 2 are recorded" in done.stderr
+    assert re.search(
+        r"^textures, RoPE-2D, axial +0\.900 +0\.300 +0\.200 +0\.100$", done.stdout, re.M
+    )
+    assert "Rank" not in done.stdout and "sia report" not in done.stdout
+    page = tmp_path / "page.md"
+    done = reproduce("images-page", "--results", str(tmp_path / "results"), "-o", str(page))
+    assert done.exit_code == 0 and done.stdout == f"{page}\n"
+    text = page.read_text()
+    assert "| ALiBi-2D | 0.800 | **0.800** | **0.700** | **0.600** |" in text
+    assert "| RoPE | 0.600 | 0.500 | 0.400 |" in text
+
+
+def test_images_name_the_extra_that_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    split_digits.cache_clear()
+    done = reproduce("images", "--tasks", "digits", "--seeds", "1", *folders(tmp_path))
+    assert done.exit_code == 1 and "Traceback" not in done.output
+    assert (
+        "digits need scikit-learn: pip install 'scale-invariant-attention[images]'" in done.stderr
+    )
+
+
+def test_images_take_no_fields_of_trainings_of_gpts():
+    done = reproduce("images", "--steps", "5")
+    assert done.exit_code == 2 and "--steps" in done.stderr
 
 
 def test_an_unknown_task_is_refused():

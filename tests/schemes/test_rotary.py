@@ -14,6 +14,7 @@ from scale_invariant_attention.schemes import (
     TokenPositions,
     TruncatedRoPE,
     YaRN,
+    axial_rotation,
     rotation,
 )
 
@@ -288,3 +289,29 @@ def test_one_graph_serves_all_lengths(rotary, as_tensor):
             compiled(heads, positions, context), turn(heads, positions, context)
         )
     assert graphs.frame_count == 1
+
+
+def test_an_axial_rotation_turns_a_part_of_the_pairs_by_each_coordinate():
+    heads = torch.randn(1, 2, 5, 24, dtype=torch.float64)
+    coordinates = torch.tensor([[0, 0, 0], [3, 1, 2], [7, 0, 0], [0, 4, 0], [2, 2, 9]])
+    found = axial_rotation(RoPE(base=50.0), coordinates, 24, torch.float64)(heads)
+    for axis in range(3):
+        # Pairs k and k + 12, of which each coordinate has four.
+        pairs = torch.tensor([4 * axis + k + half for half in (0, 12) for k in range(4)])
+        tokens = TokenPositions(coordinates[:, axis], context_length=1)
+        alone = rotation(RoPE(base=50.0), tokens, 8, torch.float64)(heads[..., pairs])
+        torch.testing.assert_close(found[..., pairs], alone, rtol=0, atol=1e-14)
+
+
+def test_one_coordinate_rotates_as_a_position():
+    heads, positions = torch.randn(1, 2, 6, 16), torch.arange(6) * 5
+    whole = rotation(TruncatedRoPE(base=8.0), TokenPositions(positions, 6), 16, torch.float32)
+    axial = axial_rotation(TruncatedRoPE(base=8.0), positions[:, None], 16, torch.float32)
+    assert torch.equal(axial(heads), whole(heads))
+
+
+def test_heads_that_coordinates_cannot_share_are_refused():
+    with pytest.raises(
+        ValueError, match="head_dim must be a multiple of 4 for 2 coordinates per token"
+    ):
+        axial_rotation(RoPE(), torch.zeros(3, 2), 6, torch.float32)

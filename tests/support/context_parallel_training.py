@@ -2,6 +2,7 @@
 
 import itertools
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -66,6 +67,8 @@ def model_calls(rank):
                 **{"scheme_name": name, "scheme_options": options},
             )
             compare(config, ContextParallel(group, method, kind))
+            if name == "logn-rope":
+                compare(replace(config, is_causal=False), ContextParallel(group, method, kind))
 
 
 def compare(config, context_parallel):

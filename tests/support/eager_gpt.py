@@ -23,6 +23,7 @@ def eager_logits(
     positions: list[int] | None = None,
     context_length: int | None = None,
     qk_norm: bool = True,
+    is_causal: bool = True,
     dtype: torch.dtype = torch.float64,
 ) -> Tensor:
     """Logits ``[L, V]`` for the tokens ``[L]`` of one document.
@@ -47,7 +48,13 @@ def eager_logits(
         rotation = torch.tensor(angles, dtype=torch.complex128).reshape(length, head_dim // 2)
         window = options.get("window", math.inf)
         hidden = torch.tensor(
-            [[column > row or row - column >= window for column in positions] for row in positions]
+            [
+                [
+                    (is_causal and column > row) or abs(row - column) >= window
+                    for column in positions
+                ]
+                for row in positions
+            ]
         )
         layer_weights = {
             name.removeprefix(f"blocks.{layer}."): tensor
@@ -76,9 +83,12 @@ def eager_logits(
                 context,
                 train_length,
                 options,
+                is_causal,
                 dtype,
             )
-            logits = gain * (factor[:, None] * scores) + bias + _forgotten(layer_weights, head, y)
+            logits = gain * (factor[:, None] * scores) + bias
+            if is_causal:
+                logits = logits + _forgotten(layer_weights, head, y)
             logits[hidden] = -math.inf
             if scheme.startswith("infini"):
                 segment = options.get("segment_length", (train_length or 0) // 2)
@@ -227,30 +237,32 @@ def _slots(
     context: int,
     train_length: int | None,
     options: dict[str, Any],
+    is_causal: bool,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A factor per query, and a gain and a bias per query-key pair."""
     length = len(positions)
+    seen = [position + 1 if is_causal else context for position in positions]
     factor = [1.0] * length
     if scheme == "yarn":
         assert train_length is not None
         stretch = max(1.0, context / train_length)
         factor = [(0.1 * math.log(stretch) + 1) ** 2] * length
     if scheme == "llama4 global":
-        wholes = [(position + 1) // options["floor_scale"] for position in positions]
+        wholes = [count // options["floor_scale"] for count in seen]
         factor = [options["strength"] * math.log(1 + whole) + 1 for whole in wholes]
     if scheme == "swan global":
-        factor = [math.log(options["offset"] + it, options["offset"]) for it in positions]
+        factor = [math.log(options["offset"] + it - 1, options["offset"]) for it in seen]
     if scheme.startswith("logn"):
         scale = float(layer_weights["attention.scheme.query_scale.scale"][head])
         by_query = options.get("counts", "query") == "query"
-        factor = [scale * math.log(position + 1 if by_query else context) for position in positions]
+        factor = [scale * math.log(count if by_query else context) for count in seen]
     if scheme == "sqrt-log-n":
-        factor = [math.sqrt(2 * math.log(position + 1)) for position in positions]
+        factor = [math.sqrt(2 * math.log(count)) for count in seen]
     if scheme == "inkling":
         assert train_length is not None
         floor, alpha = options.get("n_floor", train_length), options.get("alpha", 0.1)
-        factor = [1 + alpha * max(0.0, math.log((position + 1) / floor)) for position in positions]
+        factor = [1 + alpha * max(0.0, math.log(count / floor)) for count in seen]
     gain = [[1.0] * length for _ in range(length)]
     bias = [[0.0] * length for _ in range(length)]
     learned = {
@@ -269,7 +281,8 @@ def _slots(
         tau = math.exp(learned["log_tau"])
     for row in range(length):
         for column in range(length):
-            t = max(0, positions[row] - positions[column])
+            t = positions[row] - positions[column]
+            t = max(0, t) if is_causal else abs(t)
             if scheme.startswith("alibi"):
                 bias[row][column] = -SLOPES[heads][head] * t
             elif spread or scheme.startswith("scale-invariant"):

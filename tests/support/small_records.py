@@ -4,10 +4,11 @@ from dataclasses import replace
 
 from scale_invariant_attention import schemes
 from scale_invariant_attention.evaluation import LengthLoss, PositionLoss
-from scale_invariant_attention.lab.experiments import leaderboard, recall, table2
+from scale_invariant_attention.lab.experiments import images, leaderboard, masked, recall, table2
 from scale_invariant_attention.lab.experiments.evaluations import LossEvaluation
 from scale_invariant_attention.lab.experiments.table1 import SCALES
 from scale_invariant_attention.lab.measurements import (
+    ImageScores,
     NeedleShare,
     NeedleTable,
     Provenance,
@@ -66,6 +67,26 @@ def recall_record(scheme, seed, shares):
         for length, share in zip(trial.evaluation.lengths, shares, strict=True)
     ]
     return record_of(trial, recall=tuple(rows))
+
+
+def image_record(task, name, seed, scores):
+    """A record of a vision transformer with these shares."""
+    [trial] = images.image_trials(names=(name,), seeds=(seed,), tasks=(task,))
+    rows = [
+        ImageScores(size, 128, score, 1 - score, 0.01)
+        for size, score in zip(trial.evaluation.lengths, scores, strict=True)
+    ]
+    return record_of(trial, images=tuple(rows))
+
+
+def masked_record(scheme, seed, shares):
+    """A record of an encoder that found these shares of the hidden bytes."""
+    [trial] = masked.masked_trials(names=(scheme,), seeds=(seed,))
+    rows = [
+        TaskScores(length, round(100 * share), 100, 0.0, 1.0, 64, 0, 1.5)
+        for length, share in zip(trial.evaluation.lengths, shares, strict=True)
+    ]
+    return record_of(trial, scores=tuple(rows))
 
 
 def task_record(task, scheme, seed, scores):

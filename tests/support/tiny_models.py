@@ -54,6 +54,10 @@ KINDS = [
 ]
 # Those that attention alone computes.
 WITHOUT_MEMORY = [case for case in KINDS if CASES[case][0] not in ("infini-rope", "infini-p-rope")]
+# Those that have a meaning without causality.
+FOR_ENCODERS = [
+    case for case, (name, _) in CASES.items() if name not in ("fox", "infini-rope", "infini-p-rope")
+]
 # Cases whose output depends on the context length.
 BY_CONTEXT = [
     name
@@ -94,6 +98,7 @@ def tiny_model(
     heads: int = 3,
     backend: str | None = None,
     layers: int = 2,
+    is_causal: bool = True,
     **settings: Any,
 ) -> GPT:
     """A model without zero weights, whose learned scalars differ between heads.
@@ -103,7 +108,8 @@ def tiny_model(
     if backend is None:
         backend = "reference" if dtype == torch.float64 else "auto"
     torch.manual_seed(heads)
-    model = GPT(tiny_config(case, heads, layers=layers), backend=backend, **settings).double()
+    config = tiny_config(case, heads, layers=layers, is_causal=is_causal)
+    model = GPT(config, backend=backend, **settings).double()
     generator = torch.Generator().manual_seed(heads)
     with torch.no_grad():
         for weight in model.parameters():
@@ -138,6 +144,7 @@ def plain_logits(
         positions=positions,
         context_length=context_length,
         qk_norm=config.qk_norm,
+        is_causal=config.is_causal,
         dtype=dtype,
     )
 

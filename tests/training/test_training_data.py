@@ -173,7 +173,10 @@ def test_sequences_grow_to_their_length():
             {"task": "recall", "first_length": 99, "growth_steps": 8},
             "first_length must be from 1 to the length of 32, got 99",
         ),
-        ({"task": "needle"}, "task must be one of text, needles, copy, .*; got 'needle'"),
+        (
+            {"task": "needle"},
+            "task must be one of text, needles, masked-text, copy, .*; got 'needle'",
+        ),
         ({"task_options": {"digits": 3}}, "task_options must be empty for the task 'text'"),
         ({"task": "needles", "task_options": {"digit": 3}}, "did you mean 'digits'"),
         ({"task": "recall", "task_options": {"pairs": 100}}, "pairs must be at most the 64 keys"),

@@ -168,6 +168,7 @@ def gpt_scores(
     """
     if arguments.get("cache") is not None:
         raise ValueError("cache must be None: scores are captured from whole texts")
+    model.config.check_is_causal("analysis by distance to earlier tokens")
 
     layers = [module for module in model.modules() if isinstance(module, Attention)]
     if any(layer.scheme.memory is not None for layer in layers):

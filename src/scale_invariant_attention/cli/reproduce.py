@@ -16,7 +16,7 @@ from ..lab.experiments.catalogue import EXPERIMENTS, Experiment
 from .commands import COMMANDS
 from .errors import INTERRUPTED, plain_errors, resumable
 from .options import TRAINING_COMMAND, numbers, or_bad_parameter
-from .reproduce_pages import write_leaderboard, write_page
+from .reproduce_pages import write_images, write_leaderboard, write_page
 from .terminal import Page, progress_bars
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def _add_command(experiment: Experiment) -> None:
         _reproduce(experiment, context, given)
 
     command.__signature__ = Signature(_parameters(experiment))  # type: ignore[attr-defined]
-    settings = {} if experiment.in_one_process else TRAINING_COMMAND
+    settings = TRAINING_COMMAND if experiment.trains_gpts else {}
     app.command(name=experiment.name, help=experiment.help, **settings)(command)
 
 
@@ -116,10 +116,10 @@ def _reproduce(experiment: Experiment, context: typer.Context, given: Mapping[st
     page.line("")
     page.table(table.header, table.texts())
     report = " ".join(("sia", *(f"--import {it}" for it in modules), f"report {results} -o report"))
-    # Records of converted models have no section on that page.
-    charts = "" if experiment.in_one_process else f" Charts of them on one page: {report}"
+    # Records of other models have no section on that page.
+    charts = f" Charts of them on one page: {report}" if experiment.trains_gpts else ""
     page.line(f"\nRecords: {results}.{charts}")
-    if experiment.has_tasks:
+    if experiment.is_ranked:
         _show_standings(page, results)
 
 
@@ -163,7 +163,7 @@ def _trials(
         for name in compared:
             schemes.entry(name)
     changes: dict[str, Any] = {}
-    if not experiment.in_one_process:
+    if experiment.trains_gpts:
         fields = parse_fields(words, options=[f"--{name}" for name in (*given, "help")])
         for field, option in (("scheme", "--schemes or the experiment"), ("seed", "--seeds")):
             if field in fields:
@@ -250,7 +250,7 @@ def _run(
             )
 
     try:
-        with training_errors(WorkerDiedError):
+        with training_errors(WorkerDiedError, ImportError):
             (run_large if given.get("scale") == "paper" else run_small)()
     except KeyboardInterrupt as interrupted:
         typer.echo(
@@ -326,6 +326,7 @@ for _experiment in EXPERIMENTS.values():
 
 app.command(name="page")(write_page)
 app.command(name="leaderboard-page")(write_leaderboard)
+app.command(name="images-page")(write_images)
 
 
 @app.command(name="pretrained")

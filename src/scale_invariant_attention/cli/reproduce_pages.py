@@ -1,4 +1,4 @@
-"""`sia reproduce page` and `leaderboard-page`: pages written from records."""
+"""`sia reproduce page`, `leaderboard-page` and `images-page`: pages written from records."""
 
 import os
 from pathlib import Path
@@ -70,4 +70,21 @@ def write_leaderboard(
         from ..lab.reporting.leaderboard import leaderboard_page
 
         replace_file(output, leaderboard_page(read_leaderboard(results)).encode())
+    Page().line(str(output))
+
+
+def write_images(
+    results: Annotated[
+        Path, Option(help="Folder of the folders `images` and `masked` of records.")
+    ] = Path("results"),
+    output: Annotated[Path, Option("--output", "-o", help="The page.")] = Path("docs/images.md"),
+) -> None:
+    """Write the page of encoders and images from the records that there are."""
+    with plain_errors():
+        from ..files import replace_file
+        from ..lab.experiments.catalogue import EXPERIMENTS
+        from ..lab.reporting.images import images_page
+
+        images, masked = (EXPERIMENTS[name].records(results) for name in ("images", "masked"))
+        replace_file(output, images_page(images, masked).encode())
     Page().line(str(output))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..arguments import real_number, shown
 from ..data import SameTokens, TokenSource, document_batches, document_spans
+from ..model import GPT
 from ..theory import Estimate
 
 # Tokens per call of the model, unless a window is longer.
@@ -156,6 +157,7 @@ def measure_losses(
 
     Arguments are those of :func:`loss_by_length`.
     """
+    _check_predicts_next(model)
     scored, longest = 0, max(tokens.lengths)
     by_length, by_position, means = [], torch.zeros(0, longest), []
     for length in tokens.lengths:
@@ -187,6 +189,7 @@ def loss_by_position(
     errors are over documents; a single document has no error. `at_most` bounds their number, and
     `progress` is called with the number of documents scored so far.
     """
+    _check_predicts_next(model)
     losses: list[Tensor] = []
     count = len(document_spans(source, at_least=length + 1))
     count = count if at_most is None else min(at_most, count)
@@ -197,6 +200,11 @@ def loss_by_position(
         if len(losses) == count:
             break
     return _in_bins(torch.stack(losses))
+
+
+def _check_predicts_next(model: Scored) -> None:
+    if isinstance(model, GPT):
+        model.config.check_is_causal("the loss of next tokens")
 
 
 def _in_bins(losses: Tensor) -> list[PositionLoss]:

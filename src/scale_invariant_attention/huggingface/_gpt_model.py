@@ -64,7 +64,7 @@ class ScaleInvariantGPTConfig(PreTrainedConfig):  # type: ignore[misc]
                 "scheme_name must be one of schemes.names(), got None: a scheme without a name is code, "
                 "which a configuration cannot hold; register it with schemes.register"
             )
-        names = (field.name for field in fields(GPTConfig))
+        names = (field.name for field in fields(GPTConfig) if field.name != "is_causal")
         try:
             config = GPTConfig(**{name: getattr(self, RENAMED.get(name, name)) for name in names})
         except (TypeError, ValueError) as error:
@@ -84,6 +84,7 @@ class ScaleInvariantGPTConfig(PreTrainedConfig):  # type: ignore[misc]
         >>> ScaleInvariantGPTConfig.of(GPTConfig.preset("mini", scheme_name="yarn")).num_hidden_layers
         4
         """
+        config.check_is_causal("transformers' causal language model")
         values = {RENAMED.get(name, name): value for name, value in config.to_dict().items()}
         return cls(**values, **others)
 

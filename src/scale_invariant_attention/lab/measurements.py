@@ -95,6 +95,25 @@ class TaskScores(_Counted):
 
 
 @dataclass(frozen=True)
+class ImageScores:
+    """Scores on square canvases of `length` patches along a side.
+
+    `score` is the share of images classified right, or of the variance of hidden pixels explained;
+    `loss` is the mean over examples, in nats or as the mean square of the error.
+    """
+
+    length: int
+    examples: int
+    score: float
+    loss: float
+    loss_error: float | None
+
+    def __post_init__(self) -> None:
+        if not self.score <= 1:
+            raise ValueError(f"score must be at most 1, got {self.score}")
+
+
+@dataclass(frozen=True)
 class StringShare(_Counted):
     """Letters of repeated strings predicted at one context length, and their mean loss in nats."""
 

@@ -21,6 +21,7 @@ from ._schema import from_json, to_json
 from .experiments.evaluations import (
     AttentionEvaluation,
     Evaluation,
+    ImageEvaluation,
     LossEvaluation,
     NeedleEvaluation,
     RecallEvaluation,
@@ -28,6 +29,7 @@ from .experiments.evaluations import (
     TaskEvaluation,
 )
 from .measurements import (
+    ImageScores,
     LengthAttention,
     NeedleTable,
     Provenance,
@@ -38,6 +40,7 @@ from .measurements import (
 
 if TYPE_CHECKING:
     from .experiments.conversions import ConversionConfig
+    from .experiments.images import ImageConfig
 
 # The measurement that a record is about, and the evaluation that made it.
 EVALUATIONS: Mapping[str, type[Any]] = {
@@ -45,12 +48,15 @@ EVALUATIONS: Mapping[str, type[Any]] = {
     "needles": NeedleEvaluation,
     "recall": RecallEvaluation,
     "scores": TaskEvaluation,
+    "images": ImageEvaluation,
     "attention": AttentionEvaluation,
     "strings": StringEvaluation,
 }
 
 T = TypeVar("T")
-ConfigT_co = TypeVar("ConfigT_co", bound="TrainingConfig | ConversionConfig", covariant=True)
+ConfigT_co = TypeVar(
+    "ConfigT_co", bound="TrainingConfig | ConversionConfig | ImageConfig", covariant=True
+)
 
 
 @dataclass(frozen=True)
@@ -83,8 +89,8 @@ class Record(Generic[ConfigT_co]):
     """Configuration and measurements of one trial; `name` is that of its file.
 
     `trained_as` names the trial whose weights were measured: mostly itself. Of `losses` (which come
-    with `by_position`), `needles`, `recall`, `scores`, `attention` and `strings`, it has the one that
-    `evaluation` measures.
+    with `by_position`), `needles`, `recall`, `scores`, `images`, `attention` and `strings`, it has the
+    one that `evaluation` measures.
     """
 
     # In the order in which they are written.
@@ -96,6 +102,7 @@ class Record(Generic[ConfigT_co]):
     needles: NeedleTable | None = None
     recall: tuple[RecallShare, ...] | None = None
     scores: tuple[TaskScores, ...] | None = None
+    images: tuple[ImageScores, ...] | None = None
     attention: tuple[LengthAttention, ...] | None = None
     strings: tuple[StringShare, ...] | None = None
     corpus: str | None = None
@@ -143,6 +150,10 @@ class Record(Generic[ConfigT_co]):
     def scores_by_length(self) -> dict[int, float]:
         """By length, the share of answers right, or the loss above the optimum where that is known."""
         return {row.length: row.score for row in self.measured("scores")}
+
+    def images_by_size(self) -> dict[int, float]:
+        """By patches along a side, the share of images right, or of hidden variance explained."""
+        return {row.length: row.score for row in self.measured("images")}
 
     def strings_by_length(self) -> dict[int, float]:
         """Share of the letters of repeated strings that were predicted, by context length."""

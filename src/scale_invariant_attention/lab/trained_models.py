@@ -118,6 +118,7 @@ def subject_of(
     trained: TrainedModel, lengths: Sequence[int], data: str | None, results: Path
 ) -> Subject:
     """A trained model as a subject, by default with the lengths and the data of its run."""
+    trained.model.config.check_is_causal("this command")
     training, vocab_size = trained.training, trained.model.config.vocab_size
     validated = LENGTHS if training is None else training.validation_lengths
     data = data or _training_data(trained)

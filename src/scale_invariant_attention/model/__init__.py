@@ -17,6 +17,7 @@ from .loss import projected_cross_entropy
 from .parameters import ParameterSplit, parameter_split
 from .pretrained import PretrainedModel, find_pretrained, pretrained_models
 from .storage import SavedModelError
+from .vision import VisionConfig, VisionTransformer
 
 __all__ = [
     "GPT",
@@ -28,6 +29,8 @@ __all__ = [
     "PretrainedModel",
     "Sampler",
     "SavedModelError",
+    "VisionConfig",
+    "VisionTransformer",
     "WholeLosses",
     "find_pretrained",
     "left_padded",

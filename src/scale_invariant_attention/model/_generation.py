@@ -111,6 +111,7 @@ def generate_tokens(
     stop_tokens: Sequence[int],
 ) -> Iterator[Tensor]:
     """The tokens generated after prompts ``[B, L]``, ``[B]`` per step; see ``GPT.generate``."""
+    model.config.check_is_causal("generation")
     check_inputs(model.config.vocab_size, tokens, token_mask=token_mask)
     integer("max_new_tokens", max_new_tokens, at_least=0)
     if not isinstance(stop_tokens, Iterable):

@@ -6,7 +6,9 @@ Shapes: B batch, L tokens, N keys, W width, H heads, D head_dim.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -16,9 +18,9 @@ from ..schemes import Scheme, SchemeLayer
 from ..schemes.rotary import Rotation
 from ._cache import KeyValueCache, LayerCache
 from ._segments import SegmentLayout
-from .config import GPTConfig
 from .context_parallel import SharedRows
 from .inputs import TokenLayout
+from .parameters import belongs_to_scheme
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,10 +35,30 @@ class ForwardPass:
     segments: Mapping[int, SegmentLayout] = field(default_factory=dict)  # by their length
 
 
+class BlockSizes(Protocol):
+    """What a block needs of the configuration of its model."""
+
+    @property
+    def width(self) -> int:
+        """Size of the residual stream."""
+
+    @property
+    def heads(self) -> int:
+        """Number of heads."""
+
+    @property
+    def head_dim(self) -> int:
+        """Dimensions per head."""
+
+    @property
+    def qk_norm(self) -> bool:
+        """Whether queries and keys are normalised."""
+
+
 class Block(nn.Module):
     """``x + attention(rms(x))``, then ``x + mlp(rms(x))``."""
 
-    def __init__(self, config: GPTConfig, scheme: Scheme, layer: int) -> None:
+    def __init__(self, config: BlockSizes, scheme: Scheme, layer: int) -> None:
         super().__init__()
         self.attention = Attention(config, scheme, layer)
         self.mlp = MLP(config.width)
@@ -49,9 +71,9 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal self-attention with a position scheme."""
+    """Self-attention with a position scheme."""
 
-    def __init__(self, config: GPTConfig, scheme: Scheme, layer: int) -> None:
+    def __init__(self, config: BlockSizes, scheme: Scheme, layer: int) -> None:
         super().__init__()
         self.heads = config.heads
         self.head_dim = config.head_dim
@@ -134,9 +156,16 @@ class Attention(nn.Module):
         memory = self.scheme.memory
         return call.layout if memory is None else call.segments[memory.segment_length].attention
 
-    def affine(self, call: ForwardPass, query: Tensor) -> DistanceAffine:
-        """Gain and bias for all distances of a call, for queries of this dtype and device."""
-        span = self.layout(call).span
+    def affine(self, call: ForwardPass, query: Tensor) -> DistanceAffine | None:
+        """Gain and bias for all distances of a call, for queries of this dtype and device.
+
+        None between tokens with coordinates if tau gives the exact ones: tables would be interpolated.
+        """
+        layout = self.layout(call)
+        span = layout.span
+        in_space = layout.visibility.key_coordinates is not None
+        if in_space and self.scheme.tau(query.device) is not None:
+            return None
         # A cache would keep the tables of the longest call, though segments are short.
         if call.cache is None or self.scheme.memory is not None:
             return self.scheme.affine(span, query)
@@ -160,6 +189,22 @@ class MLP(nn.Module):
         """``[B, L, W]`` to the same."""
         out: Tensor = self.down(F.relu(self.up(x)).square())
         return out
+
+
+@torch.no_grad()
+def initialise_blocks(blocks: nn.ModuleList) -> None:
+    """Initialise all weights of blocks; matrices that write to the residual stream are zero."""
+    for module in blocks.modules():
+        if isinstance(module, Attention):
+            module.scheme.reset_parameters()
+    for name, weight in blocks.named_parameters():
+        if belongs_to_scheme(name):
+            continue
+        if name.endswith(("attention.output.weight", "mlp.down.weight")):
+            nn.init.zeros_(weight)
+        else:
+            bound = weight.shape[1] ** -0.5
+            nn.init.uniform_(weight, -bound, bound)
 
 
 def rms(x: Tensor) -> Tensor:

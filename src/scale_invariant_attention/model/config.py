@@ -11,6 +11,11 @@ from ..schemes import ModelScheme
 
 # Far beyond any head in use; frequencies are computed per pair of dimensions.
 LARGEST_HEAD = 2**16
+# Slots of a scheme that have no meaning without causality.
+CAUSAL_SLOTS = {
+    "key_bias": "which adds up the gates between a key and a later query",
+    "memory": "which holds the segments before a query",
+}
 
 
 @dataclass(frozen=True)
@@ -22,7 +27,7 @@ class GPTConfig:
     the layers. `scheme_options` are the options of a named scheme except `train_length`:
     see ``schemes.options(name)``. `train_length` is the context length of training. It
     limits nothing: a model accepts any length. Schemes that change beyond it (NTK, YaRN) or start from
-    it (LogN) need it.
+    it (LogN) need it. Without `is_causal` the model is an encoder: every token sees its whole document.
 
     >>> GPTConfig(width=1024, heads=8).head_dim
     128
@@ -41,14 +46,16 @@ class GPTConfig:
     scheme_options: Mapping[str, Any] = field(default_factory=dict)
     train_length: int | None = None
     qk_norm: bool = True
+    is_causal: bool = True
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "layers", "width", "heads", "train_length"):
             if name != "train_length" or self.train_length is not None:
                 # As Python integers, which JSON can hold.
                 object.__setattr__(self, name, integer(name, getattr(self, name), at_least=1))
-        if not isinstance(self.qk_norm, bool):
-            raise TypeError(f"qk_norm must be True or False, got {self.qk_norm!r}")
+        for name in ("qk_norm", "is_causal"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if self.width % self.heads:
             raise ValueError(
                 f"width must be a multiple of heads, got width={self.width} and heads={self.heads}"
@@ -86,7 +93,17 @@ class GPTConfig:
         self.check_scheme(self.scheme)
 
     def check_scheme(self, scheme: ModelScheme) -> None:
-        """Refuse a scheme that cannot rotate heads of this size, or a pattern beyond the layers."""
+        """Refuse a scheme that cannot rotate heads of this size, or that this model has no layers for.
+
+        Nor can one that is defined by the tokens before a query be that of an encoder.
+        """
+        if not self.is_causal:
+            for slot, reason in CAUSAL_SLOTS.items():
+                if any(getattr(each, slot) is not None for each in scheme.pattern):
+                    raise ValueError(
+                        f"is_causal must be True for schemes with a {slot}, {reason}, got False: use "
+                        f"another scheme for an encoder"
+                    )
         if len(scheme.pattern) > self.layers:
             raise ValueError(
                 f"layers must be at least {len(scheme.pattern)}, the number of schemes in the pattern, "
@@ -100,6 +117,14 @@ class GPTConfig:
             raise ValueError(
                 f"width / heads = {self.width} / {self.heads} does not suit the scheme: {error}"
             ) from error
+
+    def check_is_causal(self, name: str) -> None:
+        """Refuse what an encoder cannot do, which sees the tokens that it would predict."""
+        if not self.is_causal:
+            raise ValueError(
+                f"{name} needs a model that predicts the next token, with is_causal=True in its "
+                f"configuration, got an encoder with is_causal=False"
+            )
 
     @property
     def head_dim(self) -> int:
@@ -142,8 +167,11 @@ class GPTConfig:
         return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields, as JSON can hold them."""
-        return asdict(self)
+        """The fields, as JSON can hold them; `is_causal` only if False, as older files lack it."""
+        values = asdict(self)
+        if self.is_causal:
+            del values["is_causal"]
+        return values
 
 
 # The two models of the paper, trained at 4096 tokens, and a byte-level one for CPUs.

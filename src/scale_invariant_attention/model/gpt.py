@@ -22,7 +22,7 @@ from . import storage
 from ._cache import KeyValueCache, LayerCache
 from ._generation import Sampler, generate_tokens
 from ._segments import SegmentLayout, segment_layouts
-from .block import Attention, Block, ForwardPass, rms
+from .block import Attention, Block, ForwardPass, initialise_blocks, rms
 from .config import GPTConfig
 from .context_parallel import ContextParallel, SharedRows
 from .inputs import (
@@ -33,7 +33,6 @@ from .inputs import (
     token_layout,
 )
 from .loss import projected_cross_entropy
-from .parameters import belongs_to_scheme
 from .pretrained import model_folder
 from .storage import SavedModelError
 
@@ -88,16 +87,7 @@ class GPT(nn.Module):
         """Initialise all weights; matrices that write to the residual stream, and the head, are zero."""
         nn.init.normal_(self.embedding.weight)
         nn.init.zeros_(self.head.weight)
-        for attention in self._attention_layers():
-            attention.scheme.reset_parameters()
-        for name, weight in self.blocks.named_parameters():
-            if belongs_to_scheme(name):
-                continue
-            if name.endswith(("attention.output.weight", "mlp.down.weight")):
-                nn.init.zeros_(weight)
-            else:
-                bound = weight.shape[1] ** -0.5
-                nn.init.uniform_(weight, -bound, bound)
+        initialise_blocks(self.blocks)
 
     def forward(
         self,
@@ -171,7 +161,7 @@ class GPT(nn.Module):
             )
         shared = None if context_parallel is None else context_parallel.rows(tokens.shape[1])
         if cache is None:
-            layout = token_layout(tokens, *described)
+            layout = token_layout(tokens, *described, is_causal=self.config.is_causal)
             if shared is not None:
                 layout, tokens = layout.part(shared), shared.part(tokens)
         else:
@@ -239,6 +229,7 @@ class GPT(nn.Module):
                 that is longer.
             room: the number of tokens to allocate memory for at first.
         """
+        self.config.check_is_causal("new_cache")
         check_context_length(context_length)
         return KeyValueCache(self, context_length, integer("room", room, at_least=1))
 
@@ -346,7 +337,8 @@ class GPT(nn.Module):
         folder = model_folder(folder)
         values, tensors = storage.load(folder)
         try:
-            missing = [each.name for each in fields(GPTConfig) if each.name not in values]
+            known = {"is_causal", *values}
+            missing = [each.name for each in fields(GPTConfig) if each.name not in known]
             if missing:
                 raise ValueError(f"its configuration lacks {', '.join(missing)}")
             storage.check_sizes(values, tensors)

@@ -137,9 +137,8 @@ class TokenLayout:
             key_mask=_part(seen.key_mask, rows),
             key_documents=_part(seen.key_documents, rows),
         )
-        return TokenLayout(
-            TokenPositions(rows.part(tokens.positions), context), visibility, self.span
-        )
+        tokens = replace(tokens, positions=rows.part(tokens.positions), context_length=context)
+        return TokenLayout(tokens, visibility, self.span)
 
 
 def _part(tensor: Tensor | None, rows: SharedRows) -> Tensor | None:
@@ -152,13 +151,15 @@ def token_layout(
     documents: Tensor | None,
     token_mask: Tensor | None,
     context_length: int | Tensor | None,
+    is_causal: bool = True,
 ) -> TokenLayout:
     """The layout of a call without a cache; arguments as in ``GPT.hidden_states``."""
     length = tokens.shape[1]
     if positions is None and documents is None and token_mask is None:
         indices = torch.arange(length, device=tokens.device)
         context = length if context_length is None else _per_row(context_length)
-        return TokenLayout(TokenPositions(indices, context), Visibility(), length)
+        known = TokenPositions(indices, context, is_causal)
+        return TokenLayout(known, Visibility(is_causal=is_causal), length)
     runs = None if documents is None else document_runs(documents.expand_as(tokens).long())
     counted = positions is None
     if positions is None:
@@ -172,10 +173,11 @@ def token_layout(
         key_positions=from_first(positions, first, token_mask) if needs_positions else None,
         key_mask=token_mask,
         key_documents=runs,
+        is_causal=is_causal,
     )
     context = lengths if context_length is None else _per_row(context_length)
     span = length if counted else longest(lengths)
-    return TokenLayout(TokenPositions(positions, context), visibility, span)
+    return TokenLayout(TokenPositions(positions, context, is_causal), visibility, span)
 
 
 def cached_layout(

@@ -26,7 +26,17 @@ from .named import (
     unregister,
 )
 from .query_scale import Inkling, LogN, QueryScale, SqrtLogN, YaRNTemperature
-from .rotary import NTK, ProportionalRoPE, RoPE, Rotary, TruncatedRoPE, YaRN, p_rope, rotation
+from .rotary import (
+    NTK,
+    ProportionalRoPE,
+    RoPE,
+    Rotary,
+    TruncatedRoPE,
+    YaRN,
+    axial_rotation,
+    p_rope,
+    rotation,
+)
 from .scheme import LayeredScheme, ModelScheme, Scheme
 
 __all__ = [
@@ -64,6 +74,7 @@ __all__ = [
     "YaRN",
     "YaRNTemperature",
     "alibi_slopes",
+    "axial_rotation",
     "entry",
     "get",
     "is_known",

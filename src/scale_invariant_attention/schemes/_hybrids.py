@@ -11,6 +11,7 @@ from ..arguments import integer, positive_number, real_number
 from ._entries import PURPLE, WINE, LineStyle, NamedScheme
 from ._positions import TokenPositions, check_train_length
 from .distance import ScaleInvariant
+from .query_scale import keys_seen
 from .rotary import RoPE, TruncatedRoPE
 from .scheme import LayeredScheme, Scheme
 
@@ -22,7 +23,8 @@ TRAIN_LENGTH = 4096
 class Llama4Temperature:
     """Logits times ``1 + strength log(1 + floor((i + 1) / floor_scale))`` for a query at position `i`.
 
-    In Llama 4 `floor_scale` is 8192, the size of its chunks, and `strength` is 0.1.
+    In Llama 4 `floor_scale` is 8192, the size of its chunks, and `strength` is 0.1. Without causality
+    all queries have the factor of the last.
     """
 
     floor_scale: int = 8192
@@ -48,7 +50,7 @@ class Llama4Factor(nn.Module):
 
     def forward(self, tokens: TokenPositions) -> Tensor:
         """Factors ``[1, L]`` or ``[B, 1, L]``."""
-        whole = (tokens.positions.clamp(min=0) + 1).div(self.floor_scale, rounding_mode="floor")
+        whole = keys_seen(tokens).div(self.floor_scale, rounding_mode="floor")
         return (1 + self.strength * whole.double().log1p()).unsqueeze(-2)
 
 
@@ -57,6 +59,7 @@ class SWANTemperature:
     """Logits times ``log(offset + i) / log(offset)`` for a query at position `i`.
 
     SWAN fits the offset, which is also the base of its logarithm, to a model, and does not publish it.
+    Without causality all queries have the factor of the last.
     """
 
     offset: float = TRAIN_LENGTH
@@ -80,8 +83,8 @@ class SWANFactor(nn.Module):
 
     def forward(self, tokens: TokenPositions) -> Tensor:
         """Factors ``[1, L]`` or ``[B, 1, L]``."""
-        positions = tokens.positions.clamp(min=0).double()
-        return (torch.log(self.offset + positions) / math.log(self.offset)).unsqueeze(-2)
+        before = (keys_seen(tokens) - 1).double()
+        return (torch.log(self.offset + before) / math.log(self.offset)).unsqueeze(-2)
 
 
 def _local(

@@ -13,11 +13,13 @@ class TokenPositions:
     """The position of every token in its document, and the length of that document.
 
     The context length may exceed the tokens that exist: while a text is being generated it is the
-    length that the text will have.
+    length that the text will have. `is_causal` says whether a token sees those before it alone, or the
+    whole document.
     """
 
     positions: Tensor  # integers [L] or [B, L], from 0 at the start of each document
     context_length: int | Tensor  # one for all, or integers [B, 1] or [B, L]
+    is_causal: bool = True
 
     def __post_init__(self) -> None:
         """A length per row without its second dimension would be taken for one per token."""

@@ -32,9 +32,9 @@ class QueryScale(Protocol):
 class LogN:
     """Scalable softmax: logits times ``s log(N)``, with `s` learned per layer and head.
 
-    With ``counts="query"`` N is the number of tokens of its document that a query sees, ``i + 1``; with
-    ``counts="context"`` it is the context length, the same for all queries. `s` starts where the mean
-    factor over the training length is 1.
+    With ``counts="query"`` N is the number of tokens of its document that a query sees: ``i + 1``, or
+    without causality all. With ``counts="context"`` it is the context length, the same for all queries.
+    `s` starts where the mean factor over the training length is 1 with causality.
     """
 
     train_length: int | None = None
@@ -118,7 +118,7 @@ class YaRNFactor(nn.Module):
 class SqrtLogN:
     """Logits times ``sqrt(2 log(n))``, about the largest of `n` normal numbers.
 
-    `n` is the number of tokens of its document that a query sees, ``i + 1``.
+    `n` is the number of tokens of its document that a query sees: ``i + 1``, or without causality all.
     """
 
     depends_on_context: ClassVar[bool] = False
@@ -140,8 +140,8 @@ class SqrtLogNFactor(nn.Module):
 class Inkling:
     """Logits times ``1 + alpha log(max(1, n / n_floor))``, as in the open model Inkling.
 
-    `n` is the number of tokens of its document that a query sees, ``i + 1``; `n_floor` is by default the
-    training length.
+    `n` is the number of tokens of its document that a query sees: ``i + 1``, or without causality all.
+    `n_floor` is by default the training length.
     """
 
     train_length: int | None = None
@@ -176,5 +176,11 @@ class InklingFactor(nn.Module):
 
 
 def keys_seen(tokens: TokenPositions) -> Tensor:
-    """The number of tokens of its document that each query sees, itself included."""
-    return tokens.positions.clamp(min=0) + 1
+    """The number of tokens of its document that each query sees, itself included.
+
+    >>> keys_seen(TokenPositions(torch.arange(4), context_length=4))
+    tensor([1, 2, 3, 4])
+    >>> keys_seen(TokenPositions(torch.arange(4), context_length=4, is_causal=False))
+    tensor([4])
+    """
+    return tokens.positions.clamp(min=0) + 1 if tokens.is_causal else tokens.context_lengths

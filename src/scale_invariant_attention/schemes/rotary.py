@@ -207,14 +207,43 @@ def rotation(rotary: Rotary, tokens: TokenPositions, head_dim: int, dtype: torch
     """
     positions = tokens.positions
     frequencies = rotary.frequencies(head_dim, tokens.context_length).to(positions.device)
-    angles = positions.unsqueeze(-1).double() * frequencies
+    return _rotation_by(positions.unsqueeze(-1).double() * frequencies, dtype)
+
+
+def axial_rotation(
+    rotary: Rotary, coordinates: Tensor, head_dim: int, dtype: torch.dtype
+) -> Rotation:
+    """The function that rotates queries or keys ``[B, H, L, head_dim]`` of tokens with coordinates.
+
+    `coordinates` are integers ``[L, n]``. Each rotates an n-th of the pairs, one after the other, as a
+    position rotates a head of ``head_dim / n`` dimensions; `rotary` must not depend on the context.
+
+    >>> places = torch.tensor([[0, 0], [1, 0]])
+    >>> rotate = axial_rotation(RoPE(), places, head_dim=4, dtype=torch.float32)
+    >>> rotate(torch.tensor([[[[1.0, 1.0, 0.0, 0.0]] * 2]]))
+    tensor([[[[1.0000, 1.0000, 0.0000, 0.0000],
+              [0.5403, 1.0000, 0.8415, 0.0000]]]])
+    """
+    axes = coordinates.shape[-1]
+    if head_dim % (2 * axes):
+        raise ValueError(
+            f"head_dim must be a multiple of {2 * axes} for {axes} coordinates per token, of which each "
+            f"rotates pairs of dimensions, got {head_dim}"
+        )
+    frequencies = rotary.frequencies(head_dim // axes, 1).to(coordinates.device)
+    angles = coordinates.unsqueeze(-1).double() * frequencies
+    return _rotation_by(angles.flatten(-2), dtype)
+
+
+def _rotation_by(angles: Tensor, dtype: torch.dtype) -> Rotation:
+    """The rotation of pairs by float64 angles ``[L, head_dim / 2]`` or ``[B, L, head_dim / 2]``."""
     if angles.ndim == 3:
         angles = angles.unsqueeze(1)  # one for all heads
     cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
     cos, sin = torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
 
     def rotate(heads: Tensor) -> Tensor:
-        swapped = heads.roll(head_dim // 2, -1)
+        swapped = heads.roll(heads.shape[-1] // 2, -1)
         return torch.addcmul(heads * cos, swapped, sin).to(heads.dtype)
 
     return rotate

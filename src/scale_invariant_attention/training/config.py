@@ -16,7 +16,7 @@ from ..model import GPTConfig
 from ._optimisers import LearningRates
 from ._parallel import PARALLEL
 from ._schedules import Cosine, Trapezoid
-from .training_data import TASKS, TEXT, check_data, check_task
+from .training_data import MASKED, TASKS, TEXT, check_data, check_task
 
 CHOICES = {
     "order": ORDERS,
@@ -35,10 +35,11 @@ class TrainingConfig:
 
     `micro_batch_size` is the number of rows of a batch that a device processes at once; gradients are
     added up. `constant_steps` of None leaves the last 2/7 of the steps to the decay, as in the paper.
-    `task` is "text", to predict text; "needles", to find sentences hidden in it; or one of the tasks
-    that need no text, such as "recall": see ``data.tasks``. `task_options` are fields of the task's
-    class, for needles of ``NeedleFormat``. Sequences of a task grow from `first_length` to `length`
-    during the first `growth_steps`.
+    `task` is "text", to predict text; "needles", to find sentences hidden in it; "masked-text", to
+    predict hidden tokens of text with an encoder; or one of the tasks that need no text, such as
+    "recall": see ``data.tasks``. `task_options` are fields of the task's class, for needles of
+    ``NeedleFormat``, for masked text of ``Masking``. Sequences of a task grow from `first_length` to
+    `length` during the first `growth_steps`.
     `parallel` is what each of several processes holds: "replicate", the whole model, or "shard", a part.
     `validate_every` and `checkpoint_every` of 0 mean once, at the end.
     """
@@ -146,6 +147,7 @@ class TrainingConfig:
             scheme_options=self.scheme_options,
             train_length=self.length,
             qk_norm=self.qk_norm,
+            is_causal=self.task != MASKED,
         )
 
     def autocast(self, device: torch.device) -> AbstractContextManager[Any]:

@@ -15,6 +15,7 @@ from ..data import (
     standard_library,
     text_files,
 )
+from ..data.masked_text import MaskedTextTask, Masking
 from ..data.needles import NeedleFormat, NeedleTask
 from ..data.shards import (
     BYTES,
@@ -23,17 +24,25 @@ from ..data.shards import (
     recorded_fingerprint,
     shards_encoding,
 )
-from ..data.tasks import SEQUENCE_TASKS, Task, TaskBatches, TaskExamples
+from ..data.tasks import SEQUENCE_TASKS, SequenceTask, Task, TaskBatches, TaskExamples
 from .runs import differences
 
 if TYPE_CHECKING:
     from .config import TrainingConfig
 
 STANDARD_LIBRARY = "standard-library"
-TEXT, NEEDLES = "text", "needles"
-TASKS = (TEXT, NEEDLES, *SEQUENCE_TASKS)
+TEXT, NEEDLES, MASKED = "text", "needles", "masked-text"
+# The class of the options of each task but text, which has none.
+TASK_OPTIONS: Mapping[str, type[Any]] = {
+    NEEDLES: NeedleFormat,
+    MASKED: Masking,
+    **SEQUENCE_TASKS,
+}
+TASKS = (TEXT, *TASK_OPTIONS)
 # The task seed of validation and tests; trainings use the seeds after it.
 HELD_OUT = 0
+# Of the windows of masked text: validation asks for the same tokens at every length.
+ORDER_OF_SPLIT = {"train": "shuffled", "validation": "sequential"}
 
 
 @dataclass(frozen=True)
@@ -128,7 +137,12 @@ def open_task(config: TaskConfig, split: str, seed: int) -> Task:
         corpus = open_corpus(config.data, split, config.vocab_size)
         encoding = corpus_encoding(config.data).open()
         return NeedleTask(corpus, encoding, NeedleFormat(**config.task_options), seed)
-    task = SEQUENCE_TASKS[config.task](**config.task_options, seed=seed)
+    task: MaskedTextTask | SequenceTask
+    if config.task == MASKED:
+        corpus, order = open_corpus(config.data, split), ORDER_OF_SPLIT[split]
+        task = MaskedTextTask(corpus, Masking(**config.task_options), order, seed)
+    else:
+        task = SEQUENCE_TASKS[config.task](**config.task_options, seed=seed)
     if task.vocab_size > config.vocab_size:
         right = f"at least the task's {task.vocab_size}"
         raise ValueError(f"vocab_size must be {right}, got {config.vocab_size}")
@@ -145,9 +159,8 @@ def check_task(task: str, options: Mapping[str, Any]) -> None:
         raise ValueError(
             f"task_options must be without a seed, got {options['seed']!r}: give --seed"
         )
-    kind = NeedleFormat if task == NEEDLES else SEQUENCE_TASKS[task]
-    check_field_names(kind, options)
-    kind(**options)
+    check_field_names(TASK_OPTIONS[task], options)
+    TASK_OPTIONS[task](**options)
 
 
 def open_corpus(

@@ -2,9 +2,10 @@
 
 import pytest
 
-from scale_invariant_attention.lab.experiments.catalogue import EXPERIMENTS, SPREAD_CANDIDATES
+from scale_invariant_attention.lab.experiments.catalogue import EXPERIMENTS
 from scale_invariant_attention.lab.experiments.running import run_in_turn
 from scale_invariant_attention.lab.experiments.spread import spread_needle_trials, spread_trials
+from scale_invariant_attention.lab.experiments.spread_candidates import SPREAD_CANDIDATES
 from scale_invariant_attention.lab.experiments.table1 import length_trials, loss_trials
 from scale_invariant_attention.lab.experiments.table2 import needle_trials
 from scale_invariant_attention.lab.experiments.trials import find_record

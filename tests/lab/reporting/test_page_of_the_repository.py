@@ -18,6 +18,14 @@ def test_the_leaderboard_of_the_repository_agrees_with_its_records(tmp_path):
     assert page.read_text() == (ROOT / "docs" / "leaderboard.md").read_text()
 
 
+def test_the_page_of_images_agrees_with_its_records(tmp_path):
+    page = tmp_path / "page.md"
+    words = ["reproduce", "images-page", "--results", str(ROOT / "results")]
+    done = CliRunner().invoke(app, [*words, "--output", str(page)])
+    assert done.exit_code == 0, done.output
+    assert page.read_text() == (ROOT / "docs" / "images.md").read_text()
+
+
 def test_the_page_of_the_repository_agrees_with_its_records(tmp_path):
     pytest.importorskip(
         "transformers", reason="the trials of extensions are described in its terms"

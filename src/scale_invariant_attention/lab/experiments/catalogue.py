@@ -6,6 +6,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .spread_candidates import SPREAD_CANDIDATES
+
 if TYPE_CHECKING:
     from ..records import Record
     from .trials import Trial
@@ -20,29 +22,6 @@ SWEPT_VALUES = {
 }
 # The first of the seeds that settings are chosen with; the tables have the ones before it.
 SELECTION_SEED = 3
-# Options of each candidate for the recommended scheme; its scheme and its training length, if they are
-# others than the recommended and the scale's.
-SPREAD_CANDIDATES: Mapping[str, Mapping[str, Any]] = {
-    "10-in-all-heads": {"scheme": "scale-invariant-p-rope"},
-    "10-in-all-heads-quarter": {"scheme": "scale-invariant-p-rope", "rotating": 0.25},
-    "1-to-30-half": {"tau": 1.0, "highest_tau": 30.0, "rotating": 0.5},
-    "1-to-30-quarter": {"tau": 1.0, "highest_tau": 30.0, "rotating": 0.25},
-    "1-to-30-eighth": {"tau": 1.0, "highest_tau": 30.0, "rotating": 0.125},
-    "1-to-30-nope": {"scheme": "scale-invariant-nope", "tau": 1.0, "highest_tau": 30.0},
-    "1-to-10-quarter": {"tau": 1.0, "highest_tau": 10.0, "rotating": 0.25},
-    "1-to-100-quarter": {"tau": 1.0, "highest_tau": 100.0, "rotating": 0.25},
-    "1-to-30-quarter-learned": {
-        **{"tau": 1.0, "highest_tau": 30.0, "rotating": 0.25},
-        "learn_tau": True,
-    },
-    **{
-        f"1-to-{highest}-quarter-at-{length}": {
-            **{"tau": 1.0, "highest_tau": float(highest), "rotating": 0.25},
-            "length": length,
-        }
-        for length, highest in ((128, 15), (128, 30), (512, 30), (512, 60))
-    },
-}
 # The methods of a record whose values tables show.
 MEASURES = {
     "losses_by_length": "Loss in nats per token",
@@ -50,6 +29,7 @@ MEASURES = {
     "strings_by_length": "Share of the letters of repeated strings predicted",
     "recall_by_length": "Share of values recalled",
     "scores_by_length": "Share of answers right; of fractal noise and motifs, loss above the optimum",
+    "images_by_size": "Share of digits right, or of the variance of hidden pixels explained",
     "recent_share_by_length": "Share of attention on the nearest 100 tokens",
 }
 # Shares of the pairs of dimensions that rotate.
@@ -90,11 +70,15 @@ class Experiment:
     starts_from_training: bool = False
     """Whether trainings start from others, whose fields can be set too."""
     in_one_process: bool = False
-    """Whether trials run in turn at every scale, and take no fields of ``TrainingConfig``."""
+    """Whether trials run in turn at every scale."""
+    trains_gpts: bool = True
+    """Whether trials take fields of ``TrainingConfig``, and `sia report` has their records."""
     has_families: bool = False
     """Whether models of several families are compared."""
     has_tasks: bool = False
-    """Whether schemes are compared in several tasks, and ranked."""
+    """Whether schemes are compared in several tasks."""
+    is_ranked: bool = False
+    """Whether the ranks of all recorded schemes are shown: those of the leaderboard."""
     folder: str = "mini"
     """Folder of trainings and records, inside runs and results, where there are no scales."""
     row: Sequence[str] = ("scheme",)
@@ -242,6 +226,7 @@ def _extension(name: str, help_text: str, builder: str, **fields: Any) -> Experi
         compares="candidates",
         default="all",
         in_one_process=True,
+        trains_gpts=False,
         has_families=True,
         row=("label",),
         **fields,
@@ -293,6 +278,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             default="the paper's ten",
             size=None,
             in_one_process=True,
+            trains_gpts=False,
             row=("label",),
         ),
         _extension(
@@ -345,9 +331,40 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             default="the paper's, and the recommended one",
             size="examples",
             has_tasks=True,
+            is_ranked=True,
             folder="leaderboard",
             row=("task", "scheme"),
             shown="scores_by_length",
+        ),
+        Experiment(
+            "masked",
+            "Hidden bytes predicted by encoders, at up to 16 times the training length.\n\n"
+            "Not in the paper. The bytes are the same at every length. Resumes as table1 does.",
+            "masked.masked_trials",
+            scales=(),
+            default="the paper's, and the recommended one",
+            size="examples",
+            folder="masked",
+            shown="scores_by_length",
+        ),
+        Experiment(
+            "images",
+            "Digits, textures and photographs on canvases of up to 8 times the training size, by "
+            "schemes for the plane.\n\n"
+            "Not in the paper. Lengths are patches along a side of the canvas. What is recorded is not "
+            "trained again; an interrupted training, of a minute or two, starts again. sia reproduce "
+            "images-page writes the page. Needs scikit-learn and scikit-image: pip install "
+            "'scale-invariant-attention[images]'.",
+            "images.image_trials",
+            scales=(),
+            compares="candidates",
+            default="all",
+            size="examples",
+            trains_gpts=False,
+            has_tasks=True,
+            folder="images",
+            row=("label",),
+            shown="images_by_size",
         ),
         Experiment(
             "attention",

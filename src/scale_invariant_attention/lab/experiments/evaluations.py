@@ -11,22 +11,32 @@ import torch
 from ...analysis import attention_by_length, gpt_scores
 from ...analysis.ranges import DECADE
 from ...data import SameTokens, TokenStream, document_spans, spread_windows
+from ...data.masked_text import MaskedTextTask
 from ...data.needles import NeedleTask
 from ...data.strings import RepeatedStringTask
 from ...data.tasks import SEQUENCE_TASKS, RecallTask, Task
 from ...evaluation import loss_by_length, loss_by_position
+from ...evaluation.image_scores import image_scores
 from ...evaluation.retrieval import depth_edges, find_needles, needle_table
 from ...evaluation.task_scores import score_task
 from ...model import GPT
 from ...training.training_data import (
     HELD_OUT,
+    MASKED,
     TaskConfig,
     corpus_encoding,
     open_corpus,
     open_task,
 )
 from .._schema import from_json, omitted_if_none
-from ..measurements import LengthAttention, NeedleTable, RecallShare, StringShare, TaskScores
+from ..measurements import (
+    ImageScores,
+    LengthAttention,
+    NeedleTable,
+    RecallShare,
+    StringShare,
+    TaskScores,
+)
 
 TaskT = TypeVar("TaskT", NeedleTask, RecallTask)
 
@@ -163,28 +173,61 @@ class RecallEvaluation(Evaluation):
 
 @dataclass(frozen=True)
 class TaskEvaluation(Evaluation):
-    """Scores at `lengths` in `examples` sequences each, of any task that needs no text."""
+    """Scores at `lengths` in `examples` sequences each, of masked text or a task that needs no text.
+
+    Of masked text `examples` is the number at the greatest length: shorter ones have as many tokens.
+    """
 
     examples: int
 
     def check(self, config: TaskConfig) -> None:
         """See :class:`Evaluation`."""
+        task = self._task(config)
         for length in self.lengths:
-            self._task(config).batch(length, [0])
+            task.batch(length, [0])
+        if isinstance(task, MaskedTextTask):
+            most = (len(task.source) - 1) // max(self.lengths)
+            if self.examples > most:
+                right = f"at most {most}, as many as the text has of {max(self.lengths)} tokens"
+                raise ValueError(f"examples must be {right}, got {self.examples}")
 
     def measure(self, model: GPT, config: TaskConfig, device: torch.device) -> dict[str, Any]:
         """See :class:`Evaluation`."""
         task, rows = self._task(config), []
         for length in self.lengths:
-            score = score_task(model, task, length, self.examples, device=device)
+            examples = self.examples
+            if isinstance(task, MaskedTextTask):
+                examples = examples * max(self.lengths) // length
+            score = score_task(model, task, length, examples, device=device)
             rows.append(TaskScores.of(score, length))
         return {"scores": tuple(rows)}
 
     def _task(self, config: TaskConfig) -> Task:
-        if config.task not in SEQUENCE_TASKS:
-            known = ", ".join(SEQUENCE_TASKS)
+        if config.task not in (MASKED, *SEQUENCE_TASKS):
+            known = ", ".join((MASKED, *SEQUENCE_TASKS))
             raise ValueError(f"task must be one of {known}, got {config.task!r}")
         return open_task(config, "validation", HELD_OUT)
+
+
+@dataclass(frozen=True)
+class ImageEvaluation(Evaluation):
+    """Scores on `examples` canvases of each size; `lengths` are the patches of their sides."""
+
+    examples: int
+
+    def check(self, config: Any) -> None:
+        """See :class:`Evaluation`."""
+        for size in self.lengths:
+            config.data.batch(size, [0])
+
+    def measure(self, model: Any, config: Any, device: torch.device) -> dict[str, Any]:
+        """See :class:`Evaluation`."""
+        rows = []
+        for size in self.lengths:
+            found = image_scores(model, config.data, size, self.examples, device)
+            error = found.loss.standard_error if self.examples > 1 else None
+            rows.append(ImageScores(size, self.examples, found.share, found.loss.mean, error))
+        return {"images": tuple(rows)}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from typing import Any
 
 from ...arguments import did_you_mean
 from ...schemes.named import SPREAD
-from .catalogue import SELECTION_SEED, SPREAD_CANDIDATES
+from .catalogue import SELECTION_SEED
+from .spread_candidates import SPREAD_CANDIDATES
 from .table1 import SCALES, scale_named
 from .table2 import fine_tuned, shared_fields
 from .trials import TrainingTrial

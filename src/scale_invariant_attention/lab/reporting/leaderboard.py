@@ -210,7 +210,7 @@ def verdicts(found: Sequence[Contest]) -> list[Verdict]:
     made = []
     for contest in found:
         rows, length = contest.rows, max(EVALUATION.lengths)
-        plain = {scheme: row for scheme, row in rows.items() if not _has_transform(scheme)}
+        plain = {scheme: row for scheme, row in rows.items() if not has_transform(scheme)}
         if RECOMMENDED not in rows or not plain:
             continue
         sign = 1 if contest.counts_answers else -1
@@ -221,7 +221,7 @@ def verdicts(found: Sequence[Contest]) -> list[Verdict]:
     return made
 
 
-def _has_transform(scheme: str) -> bool:
+def has_transform(scheme: str) -> bool:
     """Whether any layer has the transform."""
     pattern = schemes.get(scheme).pattern
     return any(isinstance(each.distance, ScaleInvariant) for each in pattern)

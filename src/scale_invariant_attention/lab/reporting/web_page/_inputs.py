@@ -40,6 +40,8 @@ RESULTS: dict[Path, type[Any]] = {
 
 # Records of converted models of transformers, which have a section of their own.
 CONVERSIONS = "extension-*.json"
+# Records of images, whose page `lab.reporting.images` writes.
+IMAGES = "images-*.json"
 
 # The measurements of an entry, by the names of its fields.
 Measurements = dict[str, Measurement[Any] | None]
@@ -87,6 +89,11 @@ def _members(path: Path) -> Iterator[Path]:
 
 
 def _entry_of_record(path: Path) -> Entry:
+    if path.match(IMAGES):
+        raise ValueError(
+            f"{path} is a record of images, which this page has no section for; sia reproduce "
+            f"images-page writes one from them"
+        )
     record = read_record(path, TrainingConfig)
     own = record.is_own_training
     measured = _recorded(record)

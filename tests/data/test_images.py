@@ -1,0 +1,123 @@
+"""Images on canvases: reproducible examples, splits that share nothing, and textures without a scale."""
+
+import numpy as np
+import pytest
+import torch
+
+from scale_invariant_attention.data.images import IMAGE_TASKS, DigitsTask, TextureTask
+from scale_invariant_attention.data.images._digits import split_digits
+from scale_invariant_attention.data.images._patches import PHOTOGRAPHS, PhotographTask, photographs
+
+every_task = pytest.mark.parametrize("name", IMAGE_TASKS)
+
+
+@pytest.fixture(autouse=True)
+def packages(request):
+    """The packages of the extra `images`, which textures do not need."""
+    name = getattr(request.node, "callspec", None) and request.node.callspec.params.get("name")
+    if name == "textures":
+        return
+    pytest.importorskip("sklearn")
+    if name == "photographs" or "photograph" in request.node.name:
+        pytest.importorskip("skimage")
+
+
+@every_task
+def test_batches_have_the_form_of_their_task(name):
+    task = IMAGE_TASKS[name]()
+    for size in (2, 5, 6):
+        batch, side = task.batch(size, range(7)), size * task.patch
+        assert batch.images.shape == (7, side, side) and batch.images.dtype == torch.float32
+        if task.classes is None:
+            assert batch.targets.shape == (7, size**2, task.patch**2)
+            assert (batch.hidden.sum(1) == size**2 // 2).all()
+        else:
+            assert batch.hidden is None and batch.targets.shape == (7,)
+            assert batch.targets.min() >= 0 and batch.targets.max() < task.classes
+
+
+@every_task
+def test_an_example_depends_on_split_seed_size_and_number_alone(name):
+    task = IMAGE_TASKS[name]
+    together, again = (task().batch(4, numbers) for numbers in (range(8), [5, 2, 11]))
+    assert torch.equal(together.images[[5, 2]], again.images[:2])
+    assert torch.equal(together.targets[[5, 2]], again.targets[:2])
+    assert not torch.equal(together.images[5], again.images[2])
+    for other in (task(seed=1), task(split="validation")):
+        assert not torch.equal(other.batch(4, range(8)).images, together.images)
+
+
+@every_task
+def test_what_is_no_split_or_size_is_refused(name):
+    with pytest.raises(ValueError, match="split must be 'train' or 'validation', got 'test'"):
+        IMAGE_TASKS[name](split="test")
+    with pytest.raises(ValueError, match="size must be at least"):
+        IMAGE_TASKS[name]().batch(0, [0])
+
+
+def test_the_digit_is_whole_and_its_label_right():
+    digits, labels = split_digits("train")
+    batch = DigitsTask(density=3.0).batch(4, range(50))
+    for image, label in zip(batch.images.numpy(), batch.targets.tolist(), strict=True):
+        windows = np.lib.stride_tricks.sliding_window_view(image, (8, 8)).reshape(-1, 64)
+        mine = digits[labels == label].reshape(-1, 64)
+        assert (windows[:, np.newaxis] == mine).all(-1).any()
+
+
+def test_distractors_grow_in_number_with_the_canvas():
+    def inked(size, **options):
+        """Pixels that are not empty, the mean over canvases."""
+        images = DigitsTask(**options).batch(size, range(200)).images
+        return (images > 0).float().sum((1, 2)).mean().item()
+
+    # A digit has as many pixels on every canvas, and distractors as many for each one around it.
+    digit = inked(6, density=0)
+    assert abs(inked(24, density=0) / digit - 1) < 0.05
+    shares = [(inked(size) - digit) / ((4 * size) ** 2 - 64) for size in (6, 12, 24)]
+    assert max(shares) - min(shares) < 0.1 * max(shares)
+
+
+def test_splits_share_no_digit_and_no_photograph():
+    train, validation = (split_digits(split)[0] for split in ("train", "validation"))
+    assert len(train) + len(validation) == 1797
+    assert not set(PHOTOGRAPHS["train"]) & set(PHOTOGRAPHS["validation"])
+
+
+def test_textures_have_variance_one_and_amplitudes_of_one_over_frequency():
+    task = TextureTask(coarsest=32.0)
+    images = task.batch(16, range(200)).images.double()
+    assert abs(images.var().item() - 1) < 0.05
+    # The variance in the octave of frequencies from 1/16 to 1/8 is that from 1/8 to 1/4.
+    side = images.shape[-1]
+    power = torch.fft.fft2(images * torch.hann_window(side).outer(torch.hann_window(side)))
+    frequency = torch.fft.fftfreq(side)
+    radius = torch.hypot(frequency[:, None], frequency)
+    power = power.abs().square().mean(0)
+    octaves = [
+        power[(radius >= low) & (radius < 2 * low)].sum().item() for low in (1 / 16, 1 / 8, 1 / 4)
+    ]
+    assert max(octaves) < 1.1 * min(octaves)
+
+
+def test_textures_look_alike_at_all_sizes():
+    """The mean square of the difference of neighbours, and that of pixels 16 apart."""
+    task = TextureTask()
+    for apart in (1, 16):
+        found = [
+            (it[:, :, apart:] - it[:, :, :-apart]).square().mean().item()
+            for it in (task.batch(size, range(64)).images for size in (6, 24))
+        ]
+        assert abs(found[0] - found[1]) < 0.1 * found[1]
+
+
+def test_hidden_patches_are_those_of_the_image():
+    batch = TextureTask().batch(3, [0])
+    assert torch.equal(batch.targets[0, 5].view(8, 8), batch.images[0, 8:16, 16:24])
+
+
+def test_photographs_are_grey_and_normalised_and_cut_at_random():
+    assert all(abs(it.mean()) < 1e-4 and abs(it.std() - 1) < 1e-4 for it in photographs("train"))
+    batch = PhotographTask(split="validation").batch(48, range(3))
+    assert batch.images.shape == (3, 384, 384)
+    with pytest.raises(ValueError, match=r"size must be at most 64, as the photographs for valid"):
+        PhotographTask(split="validation").batch(65, [0])
