@@ -80,12 +80,9 @@ def context_parallel_attention(
         method: "ring", "gather" or "heads".
         group: the process group; None is the default group.
 
-    Keyword Args:
-        query_positions: positions of this rank's queries; None: those of `layout` or of the keys.
-        key_positions: positions of this rank's keys; None: those of `layout`.
-        query_documents: documents of this rank's queries; None: those of the keys.
-
-    The others are as in the op, of this rank's keys: key_mask, key_documents, is_causal, window, sinks.
+    The keywords of visibility are as in the op, for this rank's queries and keys, but for coordinates,
+    which are refused. By default positions are those of `layout`, positions of queries those of `layout`
+    or of the keys, and documents of queries those of the keys.
 
     Returns:
         The output of this rank's queries, ``[B, Hq, local Lq, Dv]``; with `return_lse` the pair of
