@@ -162,6 +162,23 @@ def test_no_block_of_a_plane_is_called_what_it_is_not():
         assert not verdicts[0].all()
 
 
+INTEGERS = [
+    *(torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+]
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_coordinates_may_be_integers_of_any_size(dtype):
+    settings = {"is_causal": False, "backend": "tiled"}
+    for points in (GRID, GRID.expand(2, 20, 2)):
+        expected, found = (
+            sia.scale_invariant_attention(*inputs(), key_coordinates=it, **settings)
+            for it in (points, points.to(dtype))
+        )
+        assert torch.equal(found, expected)
+
+
 WRONG = [
     ({"is_causal": True}, ValueError, ["is_causal must be False", "pass is_causal=False"]),
     ({"sinks": 2}, ValueError, ["sinks must be 0", "got 2"]),
@@ -181,6 +198,16 @@ WRONG = [
     ({"key_coordinates": GRID.to("meta")}, ValueError, ["key_coordinates", "meta"]),
     ({"query_coordinates": GRID[:, :1]}, ValueError, ["same number", "1 and 2"]),
     ({"key_coordinates": GRID << 24}, ValueError, ["-2**24 to 2**24 - 1", "0 to 67108864"]),
+    (
+        {"key_coordinates": torch.full((20, 2), 2**24, dtype=torch.uint32)},
+        ValueError,
+        ["-2**24 to 2**24 - 1", "16777216 to 16777216"],
+    ),
+    (
+        {"key_coordinates": torch.full((20, 2), -1).to(torch.uint64)},
+        ValueError,
+        ["18446744073709551615 to 18446744073709551615"],
+    ),
 ]
 
 
@@ -245,13 +272,19 @@ def test_gradients_match_finite_differences(backend):
         assert torch.autograd.gradcheck(function, leaves)
 
 
-def test_a_compiled_call_takes_coordinates():
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_compiled_call_takes_coordinates(backend):
     query, key, value = inputs(torch.float32)
 
     def call(query, points):
         return sia.scale_invariant_attention(
-            query, key, value, is_causal=False, key_coordinates=points, backend="tiled"
+            query, key, value, is_causal=False, key_coordinates=points, backend=backend
         )
 
     compiled = torch.compile(call, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(query, GRID), call(query, GRID))
+    if backend == "reference":
+        return
+    # While torch traces, there are no values to check: the operator checks them when it runs.
+    with pytest.raises(ValueError, match=r"coordinates must be from -2\*\*24"):
+        compiled(query, GRID << 24)

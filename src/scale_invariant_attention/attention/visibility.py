@@ -331,10 +331,11 @@ def check_places(visibility: Visibility) -> None:
         if tensor.numel() <= FEW and tensor.ndim == 1:
             values = tensor.tolist()
         else:
-            # In uint64, torch finds no extremes; its upper half becomes negative.
-            wrapped = tensor.dtype == torch.uint64
-            values = [int(it) for it in (tensor.long() if wrapped else tensor).aminmax()]
-            values = [it % 2**64 if wrapped else it for it in values]
+            # Among unsigned integers torch finds no extremes; the upper half of uint64 becomes negative.
+            signed = tensor if tensor.dtype.is_signed else tensor.long()
+            values = [int(it) for it in signed.aminmax()]
+            if tensor.dtype == torch.uint64:
+                values = [it % 2**64 for it in values]
         least, greatest = min(values), max(values)
         if least < -farthest or greatest >= farthest:
             power = farthest.bit_length() - 1
