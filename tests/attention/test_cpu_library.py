@@ -1,7 +1,6 @@
 """The compiled kernels as a library: whether it loads, whose instructions and threads it uses."""
 
 import os
-import runpy
 import shutil
 import struct
 import subprocess
@@ -13,6 +12,7 @@ import torch
 from backend_names import needs_kernels
 from contract_checks import hidden_nan_leaks
 from error_budgets import Judge, public_call, run
+from kernel_builds import BUILDER, needs_compiler
 from random_contracts import draw
 
 from scale_invariant_attention.attention import cpu_library
@@ -28,10 +28,6 @@ RUNNABLE = [name for name, runs in instruction_sets().items() if runs]
 # Odd lengths, masks, documents, windows and sinks are all among these.
 CONTRACTS = range(7000, 7100)
 STORED = (torch.float32, torch.float32, torch.bfloat16, torch.float16)
-
-needs_compiler = pytest.mark.skipif(
-    not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="there is no C++ compiler"
-)
 
 
 def child(script, *options, **variables):
@@ -57,9 +53,16 @@ def test_python_packs_the_members_of_the_c_struct_where_they_are():
     dimensions = f"MOST_DIMENSIONS == {MOST_DIMENSIONS}"
     checks.append(f'static_assert({dimensions}, "the dimensions");')
     checks.append(f'static_assert(sizeof(Call) == {cpu_library.CALL.size}, "the size");')
-    compiler = runpy.run_path(str(ROOT / "build_kernels.py"))["find_compiler"]()
     done = subprocess.run(
-        [*compiler, "-std=c++17", "-fsyntax-only", "-Wno-invalid-offsetof", "-x", "c++", "-"],
+        [
+            *BUILDER["find_compiler"](),
+            "-std=c++17",
+            "-fsyntax-only",
+            "-Wno-invalid-offsetof",
+            "-x",
+            "c++",
+            "-",
+        ],
         input="\n".join(checks),
         cwd=Path(cpu_library.__file__).parent / "csrc",
         capture_output=True,
@@ -126,8 +129,7 @@ def test_without_a_library_there_is_no_instruction_set(monkeypatch):
 def test_the_tiles_of_avx512_keep_the_contract_on_any_machine(tmp_path, tiles, dtype):
     """Vectors of 16 floats in whatever instructions this machine has: slow to compile."""
     library = tmp_path / "_kernels.so"
-    builder = runpy.run_path(str(ROOT / "build_kernels.py"))
-    builder["build"](library, [f"-DSIA_PORTABLE_AS_{tiles}", "-O1"])
+    BUILDER["build"](library, [f"-DSIA_PORTABLE_AS_{tiles}", "-O1"])
     options = ("--cases", "500", "--seed", "8000", "--instruction-set", "portable", *dtype)
     child(ROOT / "tests" / "fuzz_contracts.py", *options, SIA_KERNELS=str(library))
 

@@ -231,8 +231,9 @@ SIA_INLINE Vec square_root(Vec v) {
 // log(1 + x) for 0 <= x < 1e38, to about 1 ulp.
 SIA_INLINE Vec log1p(Vec x) {
     const int32_t half_root = 0x3f3504f3;  // sqrt(0.5)
-    // What rounding of the sum lost, as a fraction of it: a rough reciprocal is enough for that.
-    Vec sum = x + 1.0f, lost = (x - (sum - 1.0f)) * (Vec)(0x7ef311c7 - (IntVec)sum);
+    // What rounding of the sum lost, as a fraction of it. A rough reciprocal is enough for that, but it must
+    // be exact at 1: there, all of a small x is lost.
+    Vec sum = x + 1.0f, lost = (x - (sum - 1.0f)) * (Vec)(0x7f000000 - (IntVec)sum);
     // A power of two times a fraction from sqrt(0.5) to sqrt(2).
     IntVec bits = (IntVec)sum - half_root;
     Vec exponent = __builtin_convertvector(bits >> 23, Vec);
