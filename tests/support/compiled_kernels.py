@@ -228,8 +228,9 @@ def _amd(binary) -> Compiled:
     def number(name: str) -> int:
         return int(re.search(rf"\.{name}:\s+(\d+)", text)[1])
 
-    # Scalar registers are spilled to lanes of vector registers, not to memory.
-    return Compiled(number("vgpr_count"), number("vgpr_spill_count"), binary.metadata.shared)
+    # Memory per thread. Spilled scalar registers need none as long as lanes of vector registers hold them.
+    memory = number("private_segment_fixed_size")
+    return Compiled(number("vgpr_count"), memory, binary.metadata.shared)
 
 
 def _nvidia(binary) -> Compiled:
