@@ -25,6 +25,11 @@ SETTINGS = {
         "key_documents": torch.arange(LENGTH) // 20,
         "key_mask": torch.arange(LENGTH).expand(2, LENGTH) > 5,
     },
+    "coordinates": {
+        "is_causal": False,
+        "key_coordinates": torch.stack([torch.arange(LENGTH) // 7, torch.arange(LENGTH) % 7], -1),
+        "window": 4,
+    },
 }
 
 

@@ -228,7 +228,7 @@ def _amd(binary) -> Compiled:
     def number(name: str) -> int:
         return int(re.search(rf"\.{name}:\s+(\d+)", text)[1])
 
-    # Memory per thread. Spilled scalar registers need none as long as lanes of vector registers hold them.
+    # Memory per thread. Spilled scalar registers need none while lanes of vector registers hold them.
     memory = number("private_segment_fixed_size")
     return Compiled(number("vgpr_count"), memory, binary.metadata.shared)
 
