@@ -1,6 +1,7 @@
-"""Parts of the compiled kernels on their own: the logarithm, and which tiles are skipped."""
+"""Parts of the compiled kernels on their own: the logarithm, tables, and which tiles are skipped."""
 
 import ctypes
+import math
 from dataclasses import fields
 from pathlib import Path
 
@@ -29,9 +30,17 @@ def compiled(name, folder):
     width, flagged_like = SETS[name]
     flags = [*BUILDER["FLAGS"], *BUILDER["X86_64_FLAGS"].get(flagged_like, [])]
     sources, library = BUILDER["SOURCES"], folder / f"{name}.so"
-    names = [f"-DSIA_ISA={name}", f"-DSIA_WIDTH={width}", "-fvisibility=default"]
+    macros = [f"-DSIA_ISA={name}", f"-DSIA_WIDTH={width}", "-DSIA_VECTORS=2", "-DSIA_ROWS=4"]
     inputs = [str(PARTS), str(sources / "geometry.cpp"), f"-I{sources}"]
-    command = [*BUILDER["find_compiler"](), "-shared", *flags, *names, *inputs]
+    command = [
+        *BUILDER["find_compiler"](),
+        "-shared",
+        *flags,
+        "-fvisibility=default",
+        "-Wno-unused-function",
+        *macros,
+        *inputs,
+    ]
     BUILDER["run"]([*command, "-o", str(library)])
     return ctypes.CDLL(str(library))
 
@@ -61,6 +70,30 @@ def test_the_logarithm_errs_at_most_twice_as_much_as_that_of_torch(name, tmp_pat
     # And half a unit, with which any result is rounded.
     assert in_ulps(found, exact).max() <= 2 * of_torch + 0.5
     assert found[0] == 0
+
+
+def test_a_share_that_rounds_to_one_leaves_something_below(portable):
+    # A distance of sqrt(k^2 - 1), whose share of the entry k is 1 - 1 / 2k.
+    k, offsets = 2**24 + 2, (2**24, 8187, 267, 103)
+    assert sum(offset**2 for offset in offsets) == k**2 - 1
+    table = np.zeros(k + 1, dtype=np.float32)
+    query, keys = np.zeros(4, np.float32), np.repeat(np.float32(offsets), 4)
+    portable.interpolated_at.restype = ctypes.c_float
+    # A line runs backwards from the entry 0, which is its last.
+    for index, value, expected in (
+        (k - 1, -math.inf, -math.inf),
+        (k, -math.inf, -math.inf),
+        (k, 1, 1 - 2**-24),
+    ):
+        table[:] = 0
+        table[k - index] = value
+        found = portable.interpolated_at(
+            *(ctypes.c_void_p(it.ctypes.data) for it in (query, keys)),
+            ctypes.c_int64(4),
+            ctypes.c_void_p(table.ctypes.data + table.itemsize * k),
+            ctypes.c_int64(k + 1),
+        )
+        assert found == expected
 
 
 def skipped(library, tensors, visibility, query_block, key_block):

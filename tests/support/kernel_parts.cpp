@@ -2,17 +2,21 @@
 // instruction set, as in csrc/isa_*.cpp, includes this.
 #include <vector>
 
-#include "geometry.h"
-#include "vector.h"
+#include "points.h"
 
 extern "C" {
-
-int64_t width() { return SIA_WIDTH; }
 
 // In place; `count` is a multiple of the width.
 void log1p_of(float* numbers, int64_t count) {
     for (int64_t i = 0; i < count; i += SIA_WIDTH)
         SIA_ISA::store(numbers + i, SIA_ISA::log1p(SIA_ISA::load(numbers + i)));
+}
+
+// A table between two tokens; `keys` has a vector of the same key per dimension, `line` the entry 0.
+float interpolated_at(const float* query, const float* keys, int64_t dimensions, const float* line,
+                      int64_t length) {
+    SIA_ISA::PointRow row = {query, keys, 1, SIA_WIDTH, dimensions};
+    return SIA_ISA::interpolated(line, SIA_ISA::neighbours(row, 0, length))[0];
 }
 
 // The kind of every tile of a call, [rows, query blocks, key blocks].

@@ -72,7 +72,9 @@ SIA_INLINE Neighbours neighbours(const PointRow& row, int64_t c, int64_t length)
         for (int v = 0; v < WIDTH; ++v) {
             double distance = __builtin_sqrt(row.exact_squared(c + v));
             found.below[v] = int32_t(distance);
-            found.share[v] = float(distance - double(found.below[v]));
+            float share = float(distance - double(found.below[v]));
+            // Rounding must leave some of it below: an infinite entry times nothing would be NaN.
+            found.share[v] = share < 1.0f ? share : 0x1.fffffep-1f;
         }
     }
     // Hidden pairs may be farther apart.
