@@ -77,10 +77,17 @@ def test_distractors_grow_in_number_with_the_canvas():
     assert max(shares) - min(shares) < 0.1 * max(shares)
 
 
-def test_splits_share_no_digit_and_no_photograph():
-    train, validation = (split_digits(split)[0] for split in ("train", "validation"))
-    assert len(train) + len(validation) == 1797
-    assert not set(PHOTOGRAPHS["train"]) & set(PHOTOGRAPHS["validation"])
+def test_splits_share_no_digit_no_writer_and_no_photograph():
+    from sklearn.datasets import load_digits
+
+    every = load_digits()
+    parts = [split_digits(split) for split in ("train", "validation")]
+    assert np.array_equal(16 * np.concatenate([digits for digits, _ in parts]), every.images)
+    assert np.array_equal(np.concatenate([labels for _, labels in parts]), every.target)
+    # A writer starts with all ten digits, three times.
+    assert parts[1][1][:30].tolist() == 3 * list(range(10))
+    names = [name for split in PHOTOGRAPHS.values() for name in split]
+    assert len(set(names)) == len(names)
 
 
 def test_textures_have_variance_one_and_amplitudes_of_one_over_frequency():

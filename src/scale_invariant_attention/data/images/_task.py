@@ -34,7 +34,7 @@ class ImageTask(ABC):
     An example is determined by split, seed, size and number, whichever others are in its batch.
 
     Args:
-        split: "train" or "validation", which share no digit and no photograph.
+        split: "train" or "validation", which share no digit, no writer and no photograph.
         seed: selects other examples.
     """
 
