@@ -55,6 +55,13 @@ def test_what_is_no_split_or_size_is_refused(name):
         IMAGE_TASKS[name]().batch(0, [0])
 
 
+@every_task
+def test_a_fingerprint_tells_splits_of_pictures_apart(name):
+    prints = [IMAGE_TASKS[name](split=split).fingerprint() for split in ("train", "validation")]
+    assert prints == [None, None] if name == "textures" else len(set(prints) - {None}) == 2
+    assert prints[0] == IMAGE_TASKS[name](seed=1).fingerprint()
+
+
 def test_the_digit_is_whole_and_its_label_right():
     digits, labels = split_digits("train")
     batch = DigitsTask(density=3.0).batch(4, range(50))

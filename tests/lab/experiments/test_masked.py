@@ -2,6 +2,7 @@
 
 import pytest
 
+from scale_invariant_attention.data import standard_library
 from scale_invariant_attention.data.masked_text import MaskedTextTask
 from scale_invariant_attention.lab.experiments.leaderboard import SCHEMES
 from scale_invariant_attention.lab.experiments.masked import EVALUATION, LENGTH, masked_trials
@@ -51,4 +52,5 @@ def test_trials_score_the_same_bytes_at_every_length(tmp_path):
         record = find_record(trial, tmp_path / "results")
         assert [row.examples for row in record.scores] == [12, 6, 3]
         assert len({row.count for row in record.scores}) == 1
+        assert record.corpus == standard_library("validation").fingerprint()
         assert record.scores_by_length() == {row.length: row.share for row in record.scores}

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -58,6 +58,10 @@ class DigitsTask(ImageTask):
         whole = digits[chosen]
         put(canvas, whole, row, column)
         return ImageBatch(torch.from_numpy(canvas), torch.from_numpy(labels[chosen[:, 0]]))
+
+    def pictures(self) -> Sequence[NDArray[Any]]:
+        """See :class:`ImageTask`."""
+        return split_digits(self.split)
 
 
 def below(uniform: NDArray[np.float64], count: int) -> NDArray[np.int64]:
