@@ -3,8 +3,8 @@
     sia reproduce images
 
 Each model sees canvases of 4 to 6 patches along a side, and is tested at up to 48: digits among
-distractors, and hidden patches of textures and of photographs. Expected, as others report of larger
-models: biases by distance extrapolate in resolution better than rotations.
+distractors, and hidden patches of textures and of photographs. docs/images.md is made from the records,
+and says what they do not show.
 """
 
 from collections.abc import Mapping, Sequence
