@@ -177,10 +177,11 @@ def test_attention_without_a_scheme_is_sdpa():
         ),
         ({"width": 15}, "width must be a multiple of heads, got width=15 and heads=2"),
         ({"classes": 0}, "classes must be at least 1, got 0"),
+        ({"scheme_options": 5}, "scheme_options must be a dict, got 5"),
     ],
 )
 def test_what_has_no_meaning_in_the_plane_is_refused(fields, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         tiny(fields.pop("scheme_name", "nope"), **fields)
 
 
@@ -200,3 +201,8 @@ def test_what_has_no_meaning_in_the_plane_is_refused(fields, message):
 def test_bad_inputs_are_refused(images, hidden, message):
     with pytest.raises(ValueError, match=message):
         tiny().float()(images, hidden)
+
+
+def test_a_backend_that_does_not_exist_is_refused():
+    with pytest.raises(ValueError, match=r"backend must be one of auto, .*; got 'cud'"):
+        VisionTransformer(VisionConfig(), backend="cud")
