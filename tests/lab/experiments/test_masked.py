@@ -31,7 +31,9 @@ def test_a_task_of_masked_text_trains_an_encoder():
 
 
 def test_the_vocabulary_must_have_the_mask():
-    with pytest.raises(ValueError, match="vocab_size must be at least the task's 257, got 256"):
+    with pytest.raises(
+        ValueError, match="must be at least the 257 tokens of the task 'masked-text', got"
+    ):
         open_task(TrainingConfig(task="masked-text"), "train", 0)
 
 
