@@ -301,6 +301,7 @@ def test_images_show_scores_by_size_and_write_their_page(tmp_path):
     assert re.search(
         r"^textures, RoPE-2D, axial +0\.900 +0\.300 +0\.200 +0\.100$", done.stdout, re.M
     )
+    assert "explained by canvas size, one seed" in " ".join(done.stdout.split())
     assert "Rank" not in done.stdout and "sia report" not in done.stdout
     page = tmp_path / "page.md"
     done = reproduce("images-page", "--results", str(tmp_path / "results"), "-o", str(page))
@@ -318,6 +319,12 @@ def test_images_name_the_extra_that_is_missing(tmp_path, monkeypatch):
     assert (
         "digits need scikit-learn: pip install 'scale-invariant-attention[images]'" in done.stderr
     )
+
+
+def test_images_have_sizes_and_no_scale():
+    text = " ".join(reproduce("images", "--help").stdout.split())
+    assert "Canvas sizes to evaluate; default: the experiment's." in text
+    assert "--device" not in text and "--device" in reproduce("table1", "--help").stdout
 
 
 def test_images_take_no_fields_of_trainings_of_gpts():
