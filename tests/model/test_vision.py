@@ -11,12 +11,17 @@ from scale_invariant_attention.model import VisionConfig, VisionTransformer
 from scale_invariant_attention.schemes import alibi_slopes
 
 ROWS, COLUMNS, HEADS, HEAD = 3, 5, 2, 8
-NAMES = ("nope", "rope", "p-rope", "alibi", "scale-invariant-nope", "scale-invariant-p-rope")
+NAMES = (
+    *("nope", "rope", "p-rope", "logn-rope", "alibi"),
+    *("scale-invariant-nope", "scale-invariant-p-rope"),
+)
+OPTIONS = {"logn-rope": {"train_length": 9}}
 
 
 def tiny(name="nope", **fields):
     sizes = {"patch": 2, "layers": 2, "width": HEADS * HEAD, "heads": HEADS}
-    config = VisionConfig(**{"scheme_name": name, **sizes, **fields})
+    options = OPTIONS.get(name, {})
+    config = VisionConfig(**{"scheme_name": name, "scheme_options": options, **sizes, **fields})
     torch.manual_seed(0)
     model = VisionTransformer(config, backend="reference").double()
     with torch.no_grad():
@@ -64,6 +69,9 @@ def expected(model, images):
                     elif config.scheme_name.startswith("scale-invariant"):
                         u = math.log1p(r / config.scheme.distance.tau)
                         gain[head, i, j], bias[head, i, j] = math.sqrt(1 + 4 * u), -4 * u
+        if config.scheme.query_scale is not None:
+            scales = attention.scheme.query_scale.scale * math.log(len(places))
+            query = query * scales[:, None, None]
         logits = gain * (query @ key.transpose(-1, -2)) / math.sqrt(HEAD) + bias
         mixed = (logits.softmax(-1) @ value).transpose(1, 2).flatten(2)
         x = x + attention.output(mixed)
@@ -163,11 +171,8 @@ def test_attention_without_a_scheme_is_sdpa():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (
-            {"scheme_name": "logn-rope", "scheme_options": {"train_length": 9}},
-            "without a query_scale",
-        ),
         ({"scheme_name": "fox"}, "without a key_bias"),
+        ({"scheme_name": "infini-rope"}, "without a memory"),
         ({"scheme_name": "rope-ntk", "scheme_options": {"train_length": 9}}, "same for all sizes"),
         ({"scheme_name": "rope,nope"}, "one scheme for all layers"),
         ({"scheme_name": "scale-invariant-without-bias"}, "leave the transform whole"),

@@ -27,8 +27,8 @@ from ..schemes.distance import ScaleInvariant
 from .block import Block, ForwardPass, check_backend, initialise_blocks, rms
 from .inputs import TokenLayout
 
-# Slots that depend on the order of tokens or on the training length.
-SEQUENTIAL_SLOTS = ("query_scale", "key_bias", "memory")
+# Slots that depend on the order of tokens.
+SEQUENTIAL_SLOTS = ("key_bias", "memory")
 
 
 @dataclass(frozen=True)
