@@ -53,7 +53,7 @@ def test_every_variant_learns(name):
         optimisers.step()
         optimisers.zero_grad()
         losses.append(loss.item())
-    assert losses[-1] < 0.95 * losses[0]
+    assert max(losses[-10:]) < min(losses[:10])
 
 
 def test_a_training_is_reproducible_and_its_seed_matters():
