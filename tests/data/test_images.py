@@ -144,3 +144,19 @@ def test_photographs_are_grey_and_normalised_and_cut_at_random():
     assert batch.images.shape == (3, 384, 384)
     with pytest.raises(ValueError, match=r"size must be at most 64, as the photographs for valid"):
         PhotographTask(split="validation").batch(65, [0])
+
+
+def test_photographs_are_cut_out_whole_and_mirrored_half_of_the_time():
+    def is_part(canvas, whole):
+        rows, columns = np.nonzero(whole[:-15, :-15] == canvas[0, 0])
+        starts = zip(rows.tolist(), columns.tolist(), strict=True)
+        return any(np.array_equal(whole[i : i + 16, j : j + 16], canvas) for i, j in starts)
+
+    wholes = photographs("train")
+    canvases = PhotographTask().batch(2, range(24)).images.numpy()
+    plain, mirrored = (
+        [any(is_part(it[:, ::step], whole) for whole in wholes) for it in canvases]
+        for step in (1, -1)
+    )
+    assert all(map(np.logical_or, plain, mirrored))
+    assert 0 < sum(plain) < 24 and 0 < sum(mirrored) < 24
