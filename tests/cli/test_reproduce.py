@@ -311,6 +311,15 @@ def test_images_show_scores_by_size_and_write_their_page(tmp_path):
     assert "| RoPE | 0.600 | 0.500 | 0.400 |" in text
 
 
+def test_masked_text_is_measured_in_as_many_bytes_at_every_length(tmp_path):
+    (tmp_path / "results").mkdir()
+    write_record(masked_record("rope", 0, (0.6, 0.5, 0.4)), tmp_path / "results")
+    done = reproduce("masked", "--schemes", "rope", "--seeds", "1", *folders(tmp_path))
+    assert done.exit_code == 0, done.output
+    where = "at the greatest length, and as many bytes at the others"
+    assert f"Measured {where}: 64 examples." in " ".join(done.stdout.split())
+
+
 def test_images_name_the_extra_that_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     split_digits.cache_clear()

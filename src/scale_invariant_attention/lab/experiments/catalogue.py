@@ -69,6 +69,8 @@ class Experiment:
     """The option that sets the size of the evaluation; None if neither size nor lengths can be set."""
     length: str = "context length"
     """What tables go by, and the option `lengths` sets."""
+    measured_at: str = "at each length"
+    """Where the evaluation has its size."""
     starts_from_training: bool = False
     """Whether trainings start from others, whose fields can be set too."""
     in_one_process: bool = False
@@ -347,6 +349,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             scales=(),
             default="the paper's, and the recommended one",
             size="examples",
+            measured_at="at the greatest length, and as many bytes at the others",
             folder="masked",
             shown="scores_by_length",
         ),
