@@ -28,3 +28,10 @@ def test_commands_for_the_next_token_refuse_an_encoder(run, command, tmp_path):
     assert done.exit_code != 0
     assert "is_causal=False" in " ".join(done.stderr.split())
     assert "Traceback" not in done.output
+
+
+def test_a_model_for_the_next_token_does_not_start_from_an_encoder(run, tmp_path):
+    words = options(task="copy", vocab_size=257, steps=2, validate_every=0)
+    done = CliRunner().invoke(app, ["train", "-o", str(tmp_path / "run"), "--start", run, *words])
+    assert done.exit_code != 0
+    assert "is_causal is False there, True here" in " ".join(done.stderr.split())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_records import image_record, task_record
+from small_records import image_record, masked_record, task_record
 from tiny_training import tiny_config
 from typer.testing import CliRunner
 
@@ -135,6 +135,13 @@ def test_records_of_the_leaderboard(tmp_path):
     assert lines_of(page, "tasks-1")["ALiBi, fractal-noise"]["y"] == [*losses]
     assert "The task fractal-noise: 64 examples at each length." in page
     assert "Loss above the optimum, fractal-noise" in page
+
+
+def test_records_of_masked_text_name_the_text_and_count_its_tokens(tmp_path):
+    write_record(masked_record("rope", 0, (0.6, 0.5, 0.4)), tmp_path)
+    page = page_of(tmp_path, folder=tmp_path / "out")
+    on = "the validation split of standard-library, 131,072 tokens at each length."
+    assert f"The task masked-text: {on}" in page
 
 
 def test_attention_by_distance(tmp_path):

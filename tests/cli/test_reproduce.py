@@ -301,6 +301,7 @@ def test_images_show_scores_by_size_and_write_their_page(tmp_path):
     assert re.search(
         r"^textures, RoPE-2D, axial +0\.900 +0\.300 +0\.200 +0\.100$", done.stdout, re.M
     )
+    assert "explained by canvas size, one seed" in " ".join(done.stdout.split())
     assert "Rank" not in done.stdout and "sia report" not in done.stdout
     page = tmp_path / "page.md"
     done = reproduce("images-page", "--results", str(tmp_path / "results"), "-o", str(page))
@@ -308,6 +309,15 @@ def test_images_show_scores_by_size_and_write_their_page(tmp_path):
     text = page.read_text()
     assert "| ALiBi-2D | 0.800 | **0.800** | **0.700** | **0.600** |" in text
     assert "| RoPE | 0.600 | 0.500 | 0.400 |" in text
+
+
+def test_masked_text_is_measured_in_as_many_bytes_at_every_length(tmp_path):
+    (tmp_path / "results").mkdir()
+    write_record(masked_record("rope", 0, (0.6, 0.5, 0.4)), tmp_path / "results")
+    done = reproduce("masked", "--schemes", "rope", "--seeds", "1", *folders(tmp_path))
+    assert done.exit_code == 0, done.output
+    where = "at the greatest length, and as many bytes at the others"
+    assert f"Measured {where}: 64 examples." in " ".join(done.stdout.split())
 
 
 def test_images_name_the_extra_that_is_missing(tmp_path, monkeypatch):
@@ -318,6 +328,12 @@ def test_images_name_the_extra_that_is_missing(tmp_path, monkeypatch):
     assert (
         "digits need scikit-learn: pip install 'scale-invariant-attention[images]'" in done.stderr
     )
+
+
+def test_images_have_sizes_and_no_scale():
+    text = " ".join(reproduce("images", "--help").stdout.split())
+    assert "Canvas sizes to evaluate; default: the experiment's." in text
+    assert "--device" not in text and "--device" in reproduce("table1", "--help").stdout
 
 
 def test_images_take_no_fields_of_trainings_of_gpts():

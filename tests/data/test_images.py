@@ -55,6 +55,13 @@ def test_what_is_no_split_or_size_is_refused(name):
         IMAGE_TASKS[name]().batch(0, [0])
 
 
+@every_task
+def test_a_fingerprint_tells_splits_of_pictures_apart(name):
+    prints = [IMAGE_TASKS[name](split=split).fingerprint() for split in ("train", "validation")]
+    assert prints == [None, None] if name == "textures" else len(set(prints) - {None}) == 2
+    assert prints[0] == IMAGE_TASKS[name](seed=1).fingerprint()
+
+
 def test_the_digit_is_whole_and_its_label_right():
     digits, labels = split_digits("train")
     batch = DigitsTask(density=3.0).batch(4, range(50))
@@ -64,50 +71,66 @@ def test_the_digit_is_whole_and_its_label_right():
         assert (windows[:, np.newaxis] == mine).all(-1).any()
 
 
+def agree(found, expected):
+    """Whether the means of two samples differ by less than five standard errors."""
+    error = sum(it.var() / len(it) for it in (found, expected)) ** 0.5
+    return (found.mean() - expected.mean()).abs() < 5 * error
+
+
 def test_distractors_grow_in_number_with_the_canvas():
     def inked(size, **options):
-        """Pixels that are not empty, the mean over canvases."""
+        """Pixels of each canvas that are not empty."""
         images = DigitsTask(**options).batch(size, range(200)).images
-        return (images > 0).float().sum((1, 2)).mean().item()
+        return (images > 0).sum((1, 2)).double()
 
     # A digit has as many pixels on every canvas, and distractors as many for each one around it.
     digit = inked(6, density=0)
-    assert abs(inked(24, density=0) / digit - 1) < 0.05
-    shares = [(inked(size) - digit) / ((4 * size) ** 2 - 64) for size in (6, 12, 24)]
-    assert max(shares) - min(shares) < 0.1 * max(shares)
+    assert agree(inked(24, density=0), digit)
+    small, middle, large = (
+        (inked(size) - digit.mean()) / ((4 * size) ** 2 - 64) for size in (6, 12, 24)
+    )
+    assert agree(small, middle) and agree(middle, large)
 
 
-def test_splits_share_no_digit_and_no_photograph():
-    train, validation = (split_digits(split)[0] for split in ("train", "validation"))
-    assert len(train) + len(validation) == 1797
-    assert not set(PHOTOGRAPHS["train"]) & set(PHOTOGRAPHS["validation"])
+def test_splits_share_no_digit_no_writer_and_no_photograph():
+    from sklearn.datasets import load_digits
+
+    every = load_digits()
+    parts = [split_digits(split) for split in ("train", "validation")]
+    assert np.array_equal(16 * np.concatenate([digits for digits, _ in parts]), every.images)
+    assert np.array_equal(np.concatenate([labels for _, labels in parts]), every.target)
+    # A writer starts with all ten digits, three times.
+    assert parts[1][1][:30].tolist() == 3 * list(range(10))
+    names = [name for split in PHOTOGRAPHS.values() for name in split]
+    assert len(set(names)) == len(names)
 
 
 def test_textures_have_variance_one_and_amplitudes_of_one_over_frequency():
     task = TextureTask(coarsest=32.0)
     images = task.batch(16, range(200)).images.double()
-    assert abs(images.var().item() - 1) < 0.05
+    squares = images.square().mean((1, 2))
+    assert agree(squares, torch.ones(200))
     # The variance in the octave of frequencies from 1/16 to 1/8 is that from 1/8 to 1/4.
     side = images.shape[-1]
     power = torch.fft.fft2(images * torch.hann_window(side).outer(torch.hann_window(side)))
     frequency = torch.fft.fftfreq(side)
     radius = torch.hypot(frequency[:, None], frequency)
-    power = power.abs().square().mean(0)
-    octaves = [
-        power[(radius >= low) & (radius < 2 * low)].sum().item() for low in (1 / 16, 1 / 8, 1 / 4)
-    ]
-    assert max(octaves) < 1.1 * min(octaves)
+    power = power.abs().square()
+    low, middle, high = (
+        power[:, (radius >= edge) & (radius < 2 * edge)].sum(1) for edge in (1 / 16, 1 / 8, 1 / 4)
+    )
+    assert agree(low, middle) and agree(middle, high)
 
 
 def test_textures_look_alike_at_all_sizes():
     """The mean square of the difference of neighbours, and that of pixels 16 apart."""
     task = TextureTask()
     for apart in (1, 16):
-        found = [
-            (it[:, :, apart:] - it[:, :, :-apart]).square().mean().item()
+        small, large = (
+            (it[:, :, apart:] - it[:, :, :-apart]).double().square().mean((1, 2))
             for it in (task.batch(size, range(64)).images for size in (6, 24))
-        ]
-        assert abs(found[0] - found[1]) < 0.1 * found[1]
+        )
+        assert agree(small, large)
 
 
 def test_hidden_patches_are_those_of_the_image():
@@ -121,3 +144,19 @@ def test_photographs_are_grey_and_normalised_and_cut_at_random():
     assert batch.images.shape == (3, 384, 384)
     with pytest.raises(ValueError, match=r"size must be at most 64, as the photographs for valid"):
         PhotographTask(split="validation").batch(65, [0])
+
+
+def test_photographs_are_cut_out_whole_and_mirrored_half_of_the_time():
+    def is_part(canvas, whole):
+        rows, columns = np.nonzero(whole[:-15, :-15] == canvas[0, 0])
+        starts = zip(rows.tolist(), columns.tolist(), strict=True)
+        return any(np.array_equal(whole[i : i + 16, j : j + 16], canvas) for i, j in starts)
+
+    wholes = photographs("train")
+    canvases = PhotographTask().batch(2, range(24)).images.numpy()
+    plain, mirrored = (
+        [any(is_part(it[:, ::step], whole) for whole in wholes) for it in canvases]
+        for step in (1, -1)
+    )
+    assert all(map(np.logical_or, plain, mirrored))
+    assert 0 < sum(plain) < 24 and 0 < sum(mirrored) < 24

@@ -11,12 +11,17 @@ from scale_invariant_attention.model import VisionConfig, VisionTransformer
 from scale_invariant_attention.schemes import alibi_slopes
 
 ROWS, COLUMNS, HEADS, HEAD = 3, 5, 2, 8
-NAMES = ("nope", "rope", "p-rope", "alibi", "scale-invariant-nope", "scale-invariant-p-rope")
+NAMES = (
+    *("nope", "rope", "p-rope", "logn-rope", "alibi"),
+    *("scale-invariant-nope", "scale-invariant-p-rope"),
+)
+OPTIONS = {"logn-rope": {"train_length": 9}}
 
 
 def tiny(name="nope", **fields):
     sizes = {"patch": 2, "layers": 2, "width": HEADS * HEAD, "heads": HEADS}
-    config = VisionConfig(**{"scheme_name": name, **sizes, **fields})
+    options = OPTIONS.get(name, {})
+    config = VisionConfig(**{"scheme_name": name, "scheme_options": options, **sizes, **fields})
     torch.manual_seed(0)
     model = VisionTransformer(config, backend="reference").double()
     with torch.no_grad():
@@ -64,6 +69,9 @@ def expected(model, images):
                     elif config.scheme_name.startswith("scale-invariant"):
                         u = math.log1p(r / config.scheme.distance.tau)
                         gain[head, i, j], bias[head, i, j] = math.sqrt(1 + 4 * u), -4 * u
+        if config.scheme.query_scale is not None:
+            scales = attention.scheme.query_scale.scale * math.log(len(places))
+            query = query * scales[:, None, None]
         logits = gain * (query @ key.transpose(-1, -2)) / math.sqrt(HEAD) + bias
         mixed = (logits.softmax(-1) @ value).transpose(1, 2).flatten(2)
         x = x + attention.output(mixed)
@@ -119,8 +127,11 @@ def test_without_a_scheme_patches_are_a_set():
 def test_a_mirrored_image_is_seen_alike_unless_frequencies_rotate(name):
     model, images = tiny(name, patch=1), torch.randn(1, 4, 5).double()
     mirrored = model(images.flip(2)).view(4, 5).flip(1)
-    same = torch.allclose(mirrored, model(images).view(4, 5), rtol=0, atol=1e-11)
-    assert same == ("rope" not in name)
+    if "rope" not in name:
+        assert_same(mirrored, model(images).view(4, 5))
+    else:
+        with pytest.raises(AssertionError):
+            assert_same(mirrored, model(images).view(4, 5))
 
 
 def test_hidden_patches_are_not_seen():
@@ -137,8 +148,14 @@ def test_a_grid_is_interpolated_for_other_sizes():
     assert torch.equal(model._grid_for(3, 3), model.grid.flatten(1).T)
     assert model._grid_for(6, 4).shape == (24, HEADS * HEAD)
     with torch.no_grad():
-        model.grid.fill_(2.0)
-    assert_same(model._grid_for(12, 12), torch.full((144, HEADS * HEAD), 2.0).double())
+        model.grid.copy_(torch.tensor([[0.0], [1.0], [4.0]]))
+    wide = model._grid_for(6, 4).view(6, 4, -1)
+    # It differs from row to row, from the first to the last, and not from column to column.
+    assert_same(wide, wide[:, :1, :1].expand_as(wide))
+    assert (wide[1:, 0, 0] > wide[:-1, 0, 0]).all()
+    with torch.no_grad():
+        model.grid.copy_(model.grid.mT.clone())
+    assert_same(model._grid_for(4, 6).view(4, 6, -1), wide.transpose(0, 1))
 
 
 def test_attention_without_a_scheme_is_sdpa():
@@ -154,11 +171,8 @@ def test_attention_without_a_scheme_is_sdpa():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (
-            {"scheme_name": "logn-rope", "scheme_options": {"train_length": 9}},
-            "without a query_scale",
-        ),
         ({"scheme_name": "fox"}, "without a key_bias"),
+        ({"scheme_name": "infini-rope"}, "without a memory"),
         ({"scheme_name": "rope-ntk", "scheme_options": {"train_length": 9}}, "same for all sizes"),
         ({"scheme_name": "rope,nope"}, "one scheme for all layers"),
         ({"scheme_name": "scale-invariant-without-bias"}, "leave the transform whole"),
@@ -168,10 +182,11 @@ def test_attention_without_a_scheme_is_sdpa():
         ),
         ({"width": 15}, "width must be a multiple of heads, got width=15 and heads=2"),
         ({"classes": 0}, "classes must be at least 1, got 0"),
+        ({"scheme_options": 5}, "scheme_options must be a dict, got 5"),
     ],
 )
 def test_what_has_no_meaning_in_the_plane_is_refused(fields, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         tiny(fields.pop("scheme_name", "nope"), **fields)
 
 
@@ -191,3 +206,8 @@ def test_what_has_no_meaning_in_the_plane_is_refused(fields, message):
 def test_bad_inputs_are_refused(images, hidden, message):
     with pytest.raises(ValueError, match=message):
         tiny().float()(images, hidden)
+
+
+def test_a_backend_that_does_not_exist_is_refused():
+    with pytest.raises(ValueError, match=r"backend must be one of auto, .*; got 'cud'"):
+        VisionTransformer(VisionConfig(), backend="cud")

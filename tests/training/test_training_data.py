@@ -193,5 +193,7 @@ def test_bad_tasks_are_refused(changes, message):
 
 
 def test_a_vocabulary_that_is_too_small_is_refused():
-    with pytest.raises(ValueError, match="vocab_size must be at least the task's 161, got 100"):
+    with pytest.raises(
+        ValueError, match="must be at least the 161 tokens of the task 'recall', got 100"
+    ):
         open_task(tiny_config(task="recall", vocab_size=100), "train", 0)

@@ -58,6 +58,9 @@ def _parameters(experiment: Experiment) -> list[Parameter]:
 
     compared = f"Default: {experiment.default}."
     place = "SCALE" if experiment.scales else experiment.folder
+    usual = "the scale's" if experiment.scales else "the experiment's"
+    at = experiment.measured_at
+    lengths = f"{experiment.length.capitalize()}s"
     options = {
         "scale": text("paper runs on GPUs, the others on CPUs.", "|".join(experiment.scales)),
         "schemes": text(compared, "NAME,NAME"),
@@ -66,10 +69,10 @@ def _parameters(experiment: Experiment) -> list[Parameter]:
         "families": text("Families of models; default: all.", "NAME,NAME"),
         "tasks": text("Tasks; default: all.", "NAME,NAME"),
         "seeds": count(f"Number of seeds, counted from {experiment.first_seed}."),
-        "lengths": text("Context lengths to evaluate; default: the scale's.", "N,N,..."),
-        "tokens": count("Tokens to score at each length; default: the scale's."),
-        "examples": count("Examples to test at each length; default: the scale's."),
-        "contexts": count("Contexts to read at each length; default: the scale's."),
+        "lengths": text(f"{lengths} to evaluate; default: {usual}.", "N,N,..."),
+        "tokens": count(f"Tokens to score {at}; default: {usual}."),
+        "examples": count(f"Examples to test {at}; default: {usual}."),
+        "contexts": count(f"Contexts to read {at}; default: {usual}."),
         "before": text(
             "Fields of the trainings that fine-tuning starts from; default: as in table1.",
             "'FIELD=VALUE ...'",
@@ -111,8 +114,8 @@ def _reproduce(experiment: Experiment, context: typer.Context, given: Mapping[st
 
     rows = seed_rows(records, experiment.label, experiment.values)
     table = length_table(rows, experiment.heading, lengths=trials[0].evaluation.lengths)
-    page.paragraph(f"{experiment.measure} by context length, {over_seeds(rows.values())}.")
-    page.paragraph(_sizes(trials))
+    page.paragraph(f"{experiment.measure} by {experiment.length}, {over_seeds(rows.values())}.")
+    page.paragraph(_sizes(experiment, trials))
     page.line("")
     page.table(table.header, table.texts())
     report = " ".join(("sia", *(f"--import {it}" for it in modules), f"report {results} -o report"))
@@ -138,13 +141,14 @@ def _show_standings(page: Page, results: Path) -> None:
     page.table(table.header, table.texts())
 
 
-def _sizes(trials: "Sequence[Trial]") -> str:
+def _sizes(experiment: Experiment, trials: "Sequence[Trial]") -> str:
     """The size of trainings and evaluation, in a sentence."""
     steps = sorted({sum(trial.training_steps.values()) for trial in trials})
     sizes = {name: getattr(trials[0].evaluation, name, None) for name in SIZES}
     measured = [f"{size:,} {name}" for name, size in sizes.items() if size is not None]
     trained = " or ".join(f"{it:,}" for it in steps)
-    return f"Steps of training: {trained}. Measured at each length: {', '.join(measured)}."
+    where = experiment.measured_at
+    return f"Steps of training: {trained}. Measured {where}: {', '.join(measured)}."
 
 
 def _trials(

@@ -42,7 +42,8 @@ class MaskedTextTask:
     """Windows of a corpus with hidden tokens, for models that see both sides of a token.
 
     The mask is the token after those of the corpus. Windows of a length do not overlap; `order` is that
-    of ``Windows``. Every epoch hides other tokens, and every window at least one.
+    of ``Windows``. Every epoch hides other tokens. A window in which none would be hidden, as short ones
+    may be, hides one, though longer windows do not.
 
     >>> from scale_invariant_attention.data import standard_library
     >>> task = MaskedTextTask(standard_library("validation"))

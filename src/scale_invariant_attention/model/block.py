@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..attention import DistanceAffine
 from ..attention.api import attend
+from ..attention.backends import BACKENDS
 from ..schemes import Scheme, SchemeLayer
 from ..schemes.rotary import Rotation
 from ._cache import KeyValueCache, LayerCache
@@ -53,6 +54,12 @@ class BlockSizes(Protocol):
     @property
     def qk_norm(self) -> bool:
         """Whether queries and keys are normalised."""
+
+
+def check_backend(backend: str) -> None:
+    """Refuse a name that no backend has; whether it runs here is known when it is called."""
+    if backend != "auto" and backend not in BACKENDS:
+        raise ValueError(f"backend must be one of auto, {', '.join(BACKENDS)}; got {backend!r}")
 
 
 class Block(nn.Module):

@@ -15,14 +15,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..arguments import integer
-from ..attention.backends import BACKENDS
 from ..attention.numerics import compute_dtype
 from ..schemes import ModelScheme, SchemeLayer, rotation
 from . import storage
 from ._cache import KeyValueCache, LayerCache
 from ._generation import Sampler, generate_tokens
 from ._segments import SegmentLayout, segment_layouts
-from .block import Attention, Block, ForwardPass, initialise_blocks, rms
+from .block import Attention, Block, ForwardPass, check_backend, initialise_blocks, rms
 from .config import GPTConfig
 from .context_parallel import ContextParallel, SharedRows
 from .inputs import (
@@ -375,8 +374,7 @@ def _check_arguments(
             f"scheme must be a Scheme or a LayeredScheme, got {scheme!r}; pass a name as "
             "GPTConfig(scheme_name=name)"
         )
-    if backend != "auto" and backend not in BACKENDS:
-        raise ValueError(f"backend must be one of auto, {', '.join(BACKENDS)}; got {backend!r}")
+    check_backend(backend)
     given = checkpoint_activations
     if not isinstance(given, bool):
         raise TypeError(f"checkpoint_activations must be True or False, got {given!r}")

@@ -24,11 +24,11 @@ from ..attention import Visibility
 from ..attention.numerics import compute_dtype
 from ..schemes import Scheme, TokenPositions, axial_rotation
 from ..schemes.distance import ScaleInvariant
-from .block import Block, ForwardPass, initialise_blocks, rms
+from .block import Block, ForwardPass, check_backend, initialise_blocks, rms
 from .inputs import TokenLayout
 
-# Slots that depend on the order of tokens or on the training length.
-SEQUENTIAL_SLOTS = ("query_scale", "key_bias", "memory")
+# Slots that depend on the order of tokens.
+SEQUENTIAL_SLOTS = ("key_bias", "memory")
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class VisionConfig:
     """Sizes and scheme of a vision transformer for grey images of any size.
 
     With `classes` it classifies an image, by the largest value of each feature over the patches, which
-    does not depend on their number; without, it predicts the pixels of hidden patches. `patch` is the
-    side of a patch in pixels. A `grid` adds a learned embedding per patch of a square of this side,
-    which is interpolated for images of other sizes.
+    further patches do not dilute as they would a mean; without, it predicts the pixels of hidden
+    patches. `patch` is the side of a patch in pixels. A `grid` adds a learned embedding per patch of a
+    square of this side, which is interpolated for images of other sizes.
 
     >>> VisionConfig(scheme_name="rope", classes=10).head_dim
     24
@@ -60,6 +60,8 @@ class VisionConfig:
                 integer(name, getattr(self, name), at_least=1)
         if not isinstance(self.qk_norm, bool):
             raise TypeError(f"qk_norm must be True or False, got {self.qk_norm!r}")
+        if not isinstance(self.scheme_options, Mapping):
+            raise TypeError(f"scheme_options must be a dict, got {self.scheme_options!r}")
         # Neither a default nor the caller's own dict, which may change.
         object.__setattr__(self, "scheme_options", dict(self.scheme_options))
         if self.width % self.heads:
@@ -106,6 +108,10 @@ class VisionConfig:
 class VisionTransformer(nn.Module):
     """A vision transformer with a scheme for the plane.
 
+    Args:
+        config: sizes and scheme.
+        backend: the backend of attention: "auto", or one of ``available_backends(device)``.
+
     >>> model = VisionTransformer(VisionConfig(classes=10))
     >>> model(torch.zeros(2, 24, 32)).shape
     torch.Size([2, 10])
@@ -117,6 +123,7 @@ class VisionTransformer(nn.Module):
 
     def __init__(self, config: VisionConfig, *, backend: str = "auto") -> None:
         super().__init__()
+        check_backend(backend)
         self.config = config
         self.backend = backend
         pixels = config.patch**2

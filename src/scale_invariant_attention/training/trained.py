@@ -140,7 +140,8 @@ def _comparable(config: GPTConfig) -> dict[str, Any]:
         name: float(value) if type(value) is int else value
         for name, value in config.scheme_options.items()
     }
-    return config.to_dict() | {"scheme_options": options}
+    # Causal models are stored without `is_causal`.
+    return config.to_dict() | {"scheme_options": options, "is_causal": config.is_causal}
 
 
 def starting_weights(config: TrainingConfig) -> dict[str, Tensor]:

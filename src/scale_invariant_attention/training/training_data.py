@@ -144,7 +144,7 @@ def open_task(config: TaskConfig, split: str, seed: int) -> Task:
     else:
         task = SEQUENCE_TASKS[config.task](**config.task_options, seed=seed)
     if task.vocab_size > config.vocab_size:
-        right = f"at least the task's {task.vocab_size}"
+        right = f"at least the {task.vocab_size} tokens of the task {config.task!r}"
         raise ValueError(f"vocab_size must be {right}, got {config.vocab_size}")
     return task
 

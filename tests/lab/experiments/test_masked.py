@@ -2,6 +2,7 @@
 
 import pytest
 
+from scale_invariant_attention.data import standard_library
 from scale_invariant_attention.data.masked_text import MaskedTextTask
 from scale_invariant_attention.lab.experiments.leaderboard import SCHEMES
 from scale_invariant_attention.lab.experiments.masked import EVALUATION, LENGTH, masked_trials
@@ -30,7 +31,9 @@ def test_a_task_of_masked_text_trains_an_encoder():
 
 
 def test_the_vocabulary_must_have_the_mask():
-    with pytest.raises(ValueError, match="vocab_size must be at least the task's 257, got 256"):
+    with pytest.raises(
+        ValueError, match="must be at least the 257 tokens of the task 'masked-text', got"
+    ):
         open_task(TrainingConfig(task="masked-text"), "train", 0)
 
 
@@ -51,4 +54,5 @@ def test_trials_score_the_same_bytes_at_every_length(tmp_path):
         record = find_record(trial, tmp_path / "results")
         assert [row.examples for row in record.scores] == [12, 6, 3]
         assert len({row.count for row in record.scores}) == 1
+        assert record.corpus == standard_library("validation").fingerprint()
         assert record.scores_by_length() == {row.length: row.share for row in record.scores}

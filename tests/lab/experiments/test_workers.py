@@ -81,7 +81,7 @@ def test_workers_save_and_end_with_the_process_that_started_them(tmp_path, endle
     wait_until(lambda: are_gone(workers))
     (saved,) = (tmp_path / "endless" / "checkpoints").glob("step-*")
     assert int(saved.name.removeprefix("step-")) >= 1
-    said = "Stopping with a checkpoint, in a few seconds: endless"
+    said = "Stopping, in a few seconds: endless"
     assert (said in endless.stderr.read()) == (number == signal.SIGINT)
 
 

@@ -42,18 +42,19 @@ def test_tables_have_scores_by_size_in_the_order_of_variants():
 
 
 def test_verdicts_compare_the_best_at_the_training_size_and_at_the_largest():
-    small, large = verdicts(of("digits", SCORES))
+    small, large = verdicts(of("digits", SCORES), [])
     assert (small.size, small.ours, small.rival) == (6, "Scale-invariant p-RoPE", "RoPE-2D, axial")
-    assert small.text == "**worse**" and small.difference.mean == pytest.approx(-0.04)
+    assert small.text == "worse" and small.difference.mean == pytest.approx(-0.04)
     assert (large.size, large.ours) == (48, "Scale-invariant")
     assert (large.rival, large.text) == ("Learned absolute, interpolated", "better")
     page = section(images_page(of("digits", SCORES), []), "What the transform helps with")
-    assert "| digits | 48 | Scale-invariant | Learned absolute, interpolated |" in page
+    assert "| -0.040 ± 0.006 | **worse** |" in page
+    assert "| digits | 48 patches | Scale-invariant | Learned absolute, interpolated |" in page
 
 
 def test_one_seed_and_one_side_decide_nothing():
-    assert [it.text for it in verdicts(of("digits", SCORES, seeds=(0,)))] == ["one seed"] * 2
-    assert verdicts(of("digits", {"rope": SCORES["rope"]})) == []
+    assert [it.text for it in verdicts(of("digits", SCORES, seeds=(0,)), [])] == ["one seed"] * 2
+    assert verdicts(of("digits", {"rope": SCORES["rope"]}), []) == []
 
 
 def test_masked_bytes_by_length():
@@ -61,4 +62,12 @@ def test_masked_bytes_by_length():
     lines = section(images_page([], records), "Masked bytes").splitlines()
     assert "| scheme | 128 | 512 | 2,048 |" in lines
     assert any(line.startswith("| ALiBi | 0.600 |") for line in lines)
-    assert "Nothing is recorded yet" in images_page([], records)
+    assert "No task is recorded both with the transform" in images_page([], records)
+    assert "Nothing is recorded yet" in images_page([], [])
+    ours = masked_record("scale-invariant-p-rope", 0, (0.5, 0.5, 0.5))
+    small, large = verdicts([], [*records, ours])
+    assert (small.task, small.size, small.text) == ("masked bytes", 128, "one seed")
+    assert small.difference.mean == pytest.approx(-0.1)
+    assert large.difference.mean == pytest.approx(0.1)
+    page = section(images_page([], [*records, ours]), "What the transform helps with")
+    assert "| masked bytes | 2,048 bytes | Scale-inv. p-RoPE | RoPE | 0.100 | one seed |" in page

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ...arguments import positive_number, real_number
@@ -120,20 +121,31 @@ class PhotographTask(PatchTask):
             canvas[:] = part[:, ::-1] if rng.integers(2) else part
         return torch.from_numpy(canvases)
 
+    def pictures(self) -> Sequence[NDArray[Any]]:
+        """See :class:`ImageTask`."""
+        return shipped_photographs(self.split)
+
 
 @lru_cache
 def photographs(split: str) -> tuple[Reals, ...]:
     """The photographs of a split, grey, with mean 0 and variance 1 each."""
-    try:
-        from skimage import data
-        from sklearn.datasets import load_sample_image
-    except ImportError as error:
-        raise missing_extra("scikit-learn and scikit-image", "photographs") from error
     found = []
-    for name in PHOTOGRAPHS[split]:
-        pixels = load_sample_image(name) if "." in name else getattr(data, name)()
+    for pixels in shipped_photographs(split):
         grey = pixels.astype(np.float64)
         if grey.ndim == 3:
             grey = grey[..., :3] @ np.array(LUMINANCE)
         found.append(((grey - grey.mean()) / grey.std()).astype(np.float32))
     return tuple(found)
+
+
+def shipped_photographs(split: str) -> tuple[NDArray[np.uint8], ...]:
+    """The photographs of a split as they are shipped, ``[height, width]`` or with colours."""
+    try:
+        from skimage import data
+        from sklearn.datasets import load_sample_image
+    except ImportError as error:
+        raise missing_extra("scikit-learn and scikit-image", "photographs") from error
+    return tuple(
+        load_sample_image(name) if "." in name else getattr(data, name)()
+        for name in PHOTOGRAPHS[split]
+    )

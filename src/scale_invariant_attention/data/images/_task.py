@@ -1,9 +1,10 @@
 """The form of a task on images: numbered examples on a canvas of any size."""
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +35,7 @@ class ImageTask(ABC):
     An example is determined by split, seed, size and number, whichever others are in its batch.
 
     Args:
-        split: "train" or "validation", which share no digit and no photograph.
+        split: "train" or "validation", which share no digit, no writer and no photograph.
         seed: selects other examples.
     """
 
@@ -52,6 +53,20 @@ class ImageTask(ABC):
     @abstractmethod
     def batch(self, size: int, numbers: Sequence[int]) -> ImageBatch:
         """Examples with these numbers, on canvases of `size` times `size` patches."""
+
+    def fingerprint(self) -> str | None:
+        """SHA-256 of the pictures that examples are made of; None if they are drawn at random."""
+        pictures = self.pictures()
+        if not pictures:
+            return None
+        digest = hashlib.sha256()
+        for picture in pictures:
+            digest.update(f"{picture.dtype} {picture.shape}".encode() + picture.tobytes())
+        return digest.hexdigest()
+
+    def pictures(self) -> Sequence[NDArray[Any]]:
+        """The arrays of the split, as the package that ships them has them."""
+        return ()
 
     def checked_size(self, size: int) -> int:
         """The size, if it is one."""

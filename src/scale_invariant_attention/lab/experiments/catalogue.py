@@ -67,6 +67,10 @@ class Experiment:
     """The rows compared by default, in words."""
     size: str | None = "tokens"
     """The option that sets the size of the evaluation; None if neither size nor lengths can be set."""
+    length: str = "context length"
+    """What tables go by, and the option `lengths` sets."""
+    measured_at: str = "at each length"
+    """Where the evaluation has its size."""
     starts_from_training: bool = False
     """Whether trainings start from others, whose fields can be set too."""
     in_one_process: bool = False
@@ -94,7 +98,8 @@ class Experiment:
             *(self.compares, "seeds", "runs", "results", "print_config"),
             *(("lengths", self.size) if self.size else ()),
             *(("before",) if self.starts_from_training else ()),
-            *(() if self.in_one_process else ("workers", "device")),
+            *(() if self.in_one_process else ("workers",)),
+            *(("device",) if self.scales and not self.in_one_process else ()),
             *(("families",) if self.has_families else ()),
             *(("tasks",) if self.has_tasks else ()),
         )
@@ -344,6 +349,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             scales=(),
             default="the paper's, and the recommended one",
             size="examples",
+            measured_at="at the greatest length, and as many bytes at the others",
             folder="masked",
             shown="scores_by_length",
         ),
@@ -351,7 +357,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "images",
             "Digits, textures and photographs on canvases of up to 8 times the training size, by "
             "schemes for the plane.\n\n"
-            "Not in the paper. Lengths are patches along a side of the canvas. What is recorded is not "
+            "Not in the paper. Sizes are patches along a side of the canvas. What is recorded is not "
             "trained again; an interrupted training, of a minute or two, starts again. sia reproduce "
             "images-page writes the page. Needs scikit-learn and scikit-image: pip install "
             "'scale-invariant-attention[images]'.",
@@ -360,6 +366,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             compares="candidates",
             default="all",
             size="examples",
+            length="canvas size",
             trains_gpts=False,
             has_tasks=True,
             folder="images",

@@ -200,7 +200,10 @@ class TaskEvaluation(Evaluation):
                 examples = examples * max(self.lengths) // length
             score = score_task(model, task, length, examples, device=device)
             rows.append(TaskScores.of(score, length))
-        return {"scores": tuple(rows)}
+        found: dict[str, Any] = {"scores": tuple(rows)}
+        if isinstance(task, MaskedTextTask):
+            found["corpus"] = _corpus(config).fingerprint()
+        return found
 
     def _task(self, config: TaskConfig) -> Task:
         if config.task not in (MASKED, *SEQUENCE_TASKS):
@@ -227,7 +230,7 @@ class ImageEvaluation(Evaluation):
             found = image_scores(model, config.data, size, self.examples, device)
             error = found.loss.standard_error if self.examples > 1 else None
             rows.append(ImageScores(size, self.examples, found.share, found.loss.mean, error))
-        return {"images": tuple(rows)}
+        return {"images": tuple(rows), "corpus": config.data.fingerprint()}
 
 
 @dataclass(frozen=True)

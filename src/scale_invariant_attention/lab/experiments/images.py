@@ -3,8 +3,8 @@
     sia reproduce images
 
 Each model sees canvases of 4 to 6 patches along a side, and is tested at up to 48: digits among
-distractors, and hidden patches of textures and of photographs. Expected, as others report of larger
-models: biases by distance extrapolate in resolution better than rotations.
+distractors, and hidden patches of textures and of photographs. docs/images.md is made from the records,
+and says what they do not show.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,14 +48,17 @@ class Variant:
     @property
     def options_in_words(self) -> str:
         """The options, and the size of the learned embedding."""
-        named = [f"{name} {value:g}" for name, value in self.options.items()]
+        named = [
+            f"{name} {value}" if isinstance(value, str) else f"{name} {value:g}"
+            for name, value in self.options.items()
+        ]
         if self.grid is not None:
             named.append(f"{self.grid} x {self.grid} learned embeddings")
         return ", ".join(named)
 
 
 # Distances are in patches, and at most 7 in training. RoPE has the base of Heo et al., 2024, for images;
-# p-RoPE's longest period is that of two canvases.
+# p-RoPE's longest period is that of two canvases. LogN counts patches.
 VARIANTS: Mapping[str, Variant] = {
     "scale-invariant-nope": Variant(
         "Scale-invariant", "scale-invariant-nope", options={"tau": 1.0}
@@ -65,6 +68,11 @@ VARIANTS: Mapping[str, Variant] = {
     ),
     "alibi": Variant("ALiBi-2D", "alibi"),
     "rope": Variant("RoPE-2D, axial", "rope", options={"base": 100.0}),
+    "logn-rope": Variant(
+        "LogN RoPE-2D, axial",
+        "logn-rope",
+        options={"train_length": TRAINED_SIZES[-1] ** 2, "counts": "context", "base": 100.0},
+    ),
     "p-rope": Variant("p-RoPE-2D", "p-rope", options={"base": 2.0}),
     "nope": Variant("NoPE", "nope"),
     "learned": Variant("Learned absolute, interpolated", "nope", grid=TRAINED_SIZES[-1]),

@@ -69,7 +69,7 @@ def run_side_by_side(
             watch(steps)
     except KeyboardInterrupt:
         names = ", ".join(worker.group[0].name for worker in running)
-        notice(f"Stopping with a checkpoint, in a few seconds: {names}")
+        notice(f"Stopping, in a few seconds: {names}")
         raise
     finally:
         for worker in running:

@@ -126,12 +126,7 @@ class Verdict:
     @property
     def text(self) -> str:
         """Whether it is better, worse, or not decided."""
-        error = self.difference.standard_error
-        if error is None:
-            return "one seed"
-        if abs(self.difference.mean) <= DECISIVE * error:
-            return "not decided"
-        return "better" if self.difference.mean > 0 else "worse"
+        return decision(self.difference)
 
 
 def verdicts(sizes: Sequence[Size]) -> list[Verdict]:
@@ -221,6 +216,19 @@ def paired(one: SeedRow, other: SeedRow, length: int, sign: int = 1) -> Spread:
     seeds = sorted(one.seeds.keys() & other.seeds.keys())
     values = [sign * (one.seeds[seed][length] - other.seeds[seed][length]) for seed in seeds]
     return Spread.over(values)
+
+
+def decision(difference: Spread) -> str:
+    """What a difference decides, which is positive where one is better than the other.
+
+    >>> decision(Spread(0.3, 0.1, 3)), decision(Spread(0.1, 0.1, 3)), decision(Spread(0.3, None, 1))
+    ('better', 'not decided', 'one seed')
+    """
+    if difference.standard_error is None:
+        return "one seed"
+    if abs(difference.mean) <= DECISIVE * difference.standard_error:
+        return "not decided"
+    return "better" if difference.mean > 0 else "worse"
 
 
 def contributions(size: Size) -> str:

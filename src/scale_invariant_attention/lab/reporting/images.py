@@ -1,6 +1,6 @@
 """The page of encoders and images, from records alone: scores by size, and what the transform does."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -12,7 +12,7 @@ from ..experiments.masked import RECIPE as MASKED_RECIPE
 from ..records import Record, TrainingRecord
 from ..seeds import SeedRow, Spread, over_seeds, scheme_of, seed_rows
 from ..tables import length_table, markdown
-from ._summary import DECISIVE, paired
+from ._summary import DECISIVE, decision, paired
 from .drawing import title_of
 from .leaderboard import has_transform
 from .pages import listed, render, unbroken
@@ -42,13 +42,14 @@ QUESTIONS = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """The best variant with the transform against the best without it, at one size.
+    """The best scheme with the transform against the best without it, at one size.
 
     `difference` is positive where the transform is better: it compares seeds one by one.
     """
 
     task: str
     size: int
+    unit: str
     ours: str
     rival: str
     difference: Spread
@@ -56,11 +57,7 @@ class Verdict:
     @property
     def text(self) -> str:
         """Whether the transform is better, worse, or neither beyond doubt."""
-        if self.difference.standard_error is None:
-            return "one seed"
-        if abs(self.difference.mean) <= DECISIVE * self.difference.standard_error:
-            return "not decided"
-        return "better" if self.difference.mean > 0 else "**worse**"
+        return decision(self.difference)
 
 
 def images_page(images: Sequence[ImageRecord], masked: Sequence[TrainingRecord]) -> str:
@@ -74,7 +71,7 @@ def images_page(images: Sequence[ImageRecord], masked: Sequence[TrainingRecord])
         shown = markdown(table) if table else ""
         over = over_seeds(rows.values()) if rows else ""
         tasks.append({"title": title, "question": question, "table": shown, "over": over})
-    rows = seed_rows(masked, scheme_of, TrainingRecord.scores_by_length)
+    rows = masked_rows(masked)
     titles = {name: title_of(name) for name in rows}
     records: list[Record[Any]] = [*images, *masked]
     return unbroken(
@@ -82,7 +79,8 @@ def images_page(images: Sequence[ImageRecord], masked: Sequence[TrainingRecord])
             "images.md",
             tasks=tasks,
             variants=VARIANTS.values(),
-            verdicts=verdicts(images),
+            recorded=bool(records),
+            verdicts=verdicts(images, masked),
             decisive=DECISIVE,
             trained=listed([str(size) for size in TRAINED_SIZES]),
             tested=listed([str(size) for size in EVALUATION.lengths]),
@@ -98,6 +96,11 @@ def images_page(images: Sequence[ImageRecord], masked: Sequence[TrainingRecord])
     )
 
 
+def masked_rows(records: Sequence[TrainingRecord]) -> dict[str, SeedRow]:
+    """Shares of hidden bytes that are right, by scheme, seed and length."""
+    return seed_rows(records, scheme_of, TrainingRecord.scores_by_length)
+
+
 def variant_rows(records: Sequence[ImageRecord], task: str) -> dict[str, SeedRow]:
     """Scores in a task by variant, seed and size, in the order of the variants."""
     order = list(VARIANTS)
@@ -106,23 +109,37 @@ def variant_rows(records: Sequence[ImageRecord], task: str) -> dict[str, SeedRow
     return seed_rows(its, lambda record: record.config.variant, Record.images_by_size)
 
 
-def verdicts(records: Sequence[ImageRecord]) -> list[Verdict]:
+def verdicts(images: Sequence[ImageRecord], masked: Sequence[TrainingRecord]) -> list[Verdict]:
     """What the transform helps with, and what not, at the training size and at the largest."""
+    variants = {name: (it.title, it.scheme) for name, it in VARIANTS.items()}
     made = []
     for task in IMAGE_TASKS:
-        rows = variant_rows(records, task)
-        for size in (EVALUATION.lengths[0], EVALUATION.lengths[-1]):
-            means = {name: row.spreads[size].mean for name, row in rows.items()}
-            ours, others = (
-                [name for name in means if has_transform(VARIANTS[name].scheme) == ours_]
-                for ours_ in (True, False)
-            )
-            if not ours or not others:
-                continue
-            one, rival = (max(them, key=means.__getitem__) for them in (ours, others))
-            if rows[one].seeds.keys() & rows[rival].seeds.keys():
-                titles = VARIANTS[one].title, VARIANTS[rival].title
-                made.append(Verdict(task, size, *titles, paired(rows[one], rows[rival], size)))
+        rows = variant_rows(images, task)
+        made += _verdicts(task, "patches", rows, variants, EVALUATION.lengths)
+    rows = masked_rows(masked)
+    named = {name: (title_of(name), name) for name in rows}
+    return made + _verdicts("masked bytes", "bytes", rows, named, MASKED_EVALUATION.lengths)
+
+
+def _verdicts(
+    task: str,
+    unit: str,
+    rows: Mapping[str, SeedRow],
+    about: Mapping[str, tuple[str, str]],
+    sizes: Sequence[int],
+) -> list[Verdict]:
+    """The verdicts on a task; `about` has the title and the scheme of each row."""
+    ours = [name for name in rows if has_transform(about[name][1])]
+    others = [name for name in rows if name not in ours]
+    if not ours or not others:
+        return []
+    made = []
+    for size in (sizes[0], sizes[-1]):
+        means = {name: row.spreads[size].mean for name, row in rows.items()}
+        one, rival = (max(them, key=means.__getitem__) for them in (ours, others))
+        if rows[one].seeds.keys() & rows[rival].seeds.keys():
+            difference = paired(rows[one], rows[rival], size)
+            made.append(Verdict(task, size, unit, about[one][0], about[rival][0], difference))
     return made
 
 

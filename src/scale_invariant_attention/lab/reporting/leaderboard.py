@@ -13,7 +13,7 @@ from ..measurements import TaskScores
 from ..records import TrainingRecord
 from ..seeds import SeedRow, Spread, scheme_of, seed_rows
 from ..tables import Cell, Row, Table, length_table, markdown
-from ._summary import DECISIVE, RECOMMENDED, paired
+from ._summary import DECISIVE, RECOMMENDED, decision, paired
 from .drawing import title_of
 from .pages import listed, render, unbroken
 
@@ -198,11 +198,7 @@ class Verdict:
     @property
     def text(self) -> str:
         """Whether it is better, worse, or not decided."""
-        if self.difference.standard_error is None:
-            return "one seed"
-        if abs(self.difference.mean) <= DECISIVE * self.difference.standard_error:
-            return "not decided"
-        return "better" if self.difference.mean > 0 else "**worse**"
+        return decision(self.difference)
 
 
 def verdicts(found: Sequence[Contest]) -> list[Verdict]:

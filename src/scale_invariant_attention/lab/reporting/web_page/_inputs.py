@@ -13,6 +13,7 @@ from ....evaluation import LengthLoss, PositionLoss
 from ....model.pretrained import RECORD, model_folder
 from ....training import TrainingConfig, read_metrics, read_provenance
 from ....training.runs import CONFIG, METRICS, MODEL, read_config
+from ....training.training_data import MASKED
 from ..._schema import to_json
 from ...experiments.evaluations import (
     AttentionEvaluation,
@@ -133,6 +134,10 @@ def _recorded(record: TrainingRecord) -> Measurements:
         return {"recall": Measurement(on, record.measured("recall"))}
     if isinstance(asked, TaskEvaluation):
         config = record.config
+        if config.task == MASKED:
+            tokens = asked.examples * max(asked.lengths)
+            on = replace(data, task=MASKED, options=config.task_options, tokens=tokens)
+            return {"scores": Measurement(on, record.measured("scores"))}
         on = MeasuredOn(task=config.task, options=config.task_options, examples=asked.examples)
         return {"scores": Measurement(on, record.measured("scores"))}
     assert isinstance(asked, AttentionEvaluation)
