@@ -27,6 +27,10 @@ def pytest_configure(config):
             raise pytest.UsageError(f"--on {device}: {error}") from error
 
 
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 @pytest.fixture(scope="session")
 def gpu(request):
     """The device of --on; tests that need one are skipped without it."""

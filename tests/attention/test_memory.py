@@ -10,6 +10,7 @@ from scale_invariant_attention.lab.benchmark.problem import Problem
 MIB = 2**20
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc")
 def test_sixteen_thousand_tokens_need_little_beyond_inputs_outputs_and_gradients(monkeypatch):
     """One score matrix alone would be 6 GiB."""

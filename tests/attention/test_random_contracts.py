@@ -4,7 +4,7 @@ import pytest
 from contract_checks import failures
 from random_contracts import draw
 
-CONTRACTS, AT_ONCE = 5000, 50
+CONTRACTS, AT_ONCE = 3000, 50
 
 
 @pytest.mark.parametrize("start", range(0, CONTRACTS, AT_ONCE))

@@ -14,7 +14,7 @@ import scale_invariant_attention as sia
 from scale_invariant_attention.attention import triton as backend
 
 SUPPORT = Path(__file__).parents[1] / "support"
-CONTRACTS, AT_ONCE = 400, 100
+CONTRACTS, AT_ONCE = 200, 25
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 
 
@@ -28,6 +28,7 @@ def interpret(program, *arguments):
 
 
 @needs_triton
+@pytest.mark.long
 @pytest.mark.parametrize("start", range(0, CONTRACTS, AT_ONCE))
 def test_random_contracts(start):
     assert f"{AT_ONCE} contracts, 0 failures" in interpret("triton_contracts.py", start, AT_ONCE)
@@ -48,12 +49,14 @@ def test_a_read_outside_of_a_tensor_is_seen():
 
 
 @needs_triton
+@pytest.mark.long
 @pytest.mark.parametrize("part", ["corners", "sizes", "torch", "decode"])
 def test_in_the_interpreter(part):
     assert "passed" in interpret("triton_cases.py", part)
 
 
 @needs_triton
+@pytest.mark.long
 def test_key_biases():
     """The tests of all backends, and nothing skipped."""
     found = interpret("interpreted_tests.py", SUPPORT.parent / "attention" / "test_key_bias.py")

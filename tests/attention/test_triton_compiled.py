@@ -48,6 +48,7 @@ def faults(rows):
     return found
 
 
+@pytest.mark.long
 def test_some_kernels():
     rows = measured(SOME)
     assert not faults(rows)
