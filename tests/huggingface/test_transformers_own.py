@@ -139,10 +139,11 @@ def outcomes(folder, scheme):
     return found
 
 
-def listed():
-    """The tests that the documentation lists as passing."""
+def documented():
+    """The number of tests that the documentation says pass."""
     section = DOCS.read_text().partition("## The tests of transformers")[2]
-    return set(re.findall(r"`(test_\w+)`", section))
+    [number] = re.findall(r"The other (\d+) pass", section)
+    return int(number)
 
 
 @pytest.mark.slow
@@ -150,4 +151,4 @@ def listed():
 def test_our_model_passes_the_tests_of_transformers(own_tests, scheme):
     found = outcomes(own_tests, scheme)
     assert found["failed"] == FAILING
-    assert found["passed"] == listed()
+    assert len(found["passed"]) == documented()
