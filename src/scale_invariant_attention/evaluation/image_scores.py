@@ -26,7 +26,7 @@ class ImageScore:
 
 
 def answers(model: VisionTransformer, batch: ImageBatch, device: torch.device) -> Tensor:
-    """What a model says of a batch: logits ``[B, classes]`` or pixels ``[B, N, P]``."""
+    """The output of a model for a batch: logits ``[B, classes]`` or pixels ``[B, N, P]``."""
     hidden = None if batch.hidden is None else batch.hidden.to(device)
     said: Tensor = model(batch.images.to(device), hidden)
     return said

@@ -37,7 +37,7 @@ class ForwardPass:
 
 
 class BlockSizes(Protocol):
-    """What a block needs of the configuration of its model."""
+    """The part of a model's configuration that its blocks need."""
 
     @property
     def width(self) -> int:

@@ -181,7 +181,7 @@ class VisionTransformer(nn.Module):
         return grid[0].flatten(1).T
 
     def _forward_pass(self, rows: int, columns: int, x: Tensor) -> ForwardPass:
-        """What all layers share for images of this size."""
+        """Everything that layers share for images of this size."""
         scheme, count = self.config.scheme, rows * columns
         axes = (torch.arange(size, device=x.device) for size in (rows, columns))
         coordinates = torch.cartesian_prod(*axes)

@@ -27,7 +27,7 @@ LUMINANCE = (0.2125, 0.7154, 0.0721)
 
 @dataclass(frozen=True, kw_only=True)
 class PatchTask(ImageTask):
-    """What is on the hidden patches? They are chosen at random, the same share of every canvas.
+    """Prediction of hidden patches, which are chosen at random, the same share of every canvas.
 
     Args:
         share: of the patches that is hidden; rounded down to a number, but at least one.

@@ -68,7 +68,7 @@ class Experiment:
     size: str | None = "tokens"
     """The option that sets the size of the evaluation; None if neither size nor lengths can be set."""
     length: str = "context length"
-    """What tables go by, and the option `lengths` sets."""
+    """The sizes that tables show by, which the option `lengths` sets."""
     measured_at: str = "at each length"
     """Where the evaluation has its size."""
     starts_from_training: bool = False

@@ -219,7 +219,7 @@ def paired(one: SeedRow, other: SeedRow, length: int, sign: int = 1) -> Spread:
 
 
 def decision(difference: Spread) -> str:
-    """What a difference decides, which is positive where one is better than the other.
+    """The verdict on a difference, which is positive where one is better than the other.
 
     >>> decision(Spread(0.3, 0.1, 3)), decision(Spread(0.1, 0.1, 3)), decision(Spread(0.3, None, 1))
     ('better', 'not decided', 'one seed')

@@ -110,7 +110,7 @@ def variant_rows(records: Sequence[ImageRecord], task: str) -> dict[str, SeedRow
 
 
 def verdicts(images: Sequence[ImageRecord], masked: Sequence[TrainingRecord]) -> list[Verdict]:
-    """What the transform helps with, and what not, at the training size and at the largest."""
+    """Where the transform helps, and where not, at the training size and at the largest."""
     variants = {name: (it.title, it.scheme) for name, it in VARIANTS.items()}
     made = []
     for task in IMAGE_TASKS:
