@@ -150,6 +150,13 @@ def test_leftovers_of_kills_are_cleared(tmp_path):
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
+def test_leftovers_of_a_kill_in_the_last_save_are_cleared_by_a_rerun(tmp_path):
+    train(tiny_config(steps=1), tmp_path)
+    (tmp_path / "checkpoints" / ".step-00000001-0123456789abcdef").mkdir()
+    train(tiny_config(steps=1), tmp_path)
+    assert [path.name for path in tmp_path.glob("**/.*")] == []
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_the_step_and_stops(whole, tmp_path, number):
     told = []

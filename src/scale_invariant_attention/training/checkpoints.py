@@ -120,7 +120,7 @@ def save_checkpoint(
         folder.mkdir(parents=True, exist_ok=True)
         sync_folder(folder.parent)
         with locked(folder):
-            clear_partial(folder, "step-*")
+            _clear_torn(folder)
             path = _free_name(folder, step)
             _write(path, {"step": step, "metric": known, "values": dict(values)}, tensors)
             # Checkpoints that cannot be read or removed now are left to the next save.
@@ -175,6 +175,14 @@ def latest_checkpoint(
     return None
 
 
+def clear_torn_checkpoints(folder: str | os.PathLike[str]) -> None:
+    """Remove what killed processes left of checkpoints that were being saved or removed."""
+    folder = Path(folder)
+    if folder.exists():
+        with locked(folder):
+            _clear_torn(folder)
+
+
 def find_checkpoints(folder: str | os.PathLike[str]) -> list[FoundCheckpoint]:
     """The checkpoints of a run, newest first, each read to find its damage."""
     folder = Path(folder)
@@ -198,6 +206,10 @@ def _check_contents(step: int, tensors: Tensors, values: Mapping[str, Any]) -> N
     if changed:
         problem = f"values must come back from JSON unchanged, but {changed[0]!r} does not"
         raise ValueError(f"{problem}; use lists instead of tuples, and strings as keys")
+
+
+def _clear_torn(folder: Path) -> None:
+    clear_partial(folder, "step-*")
 
 
 def _write(path: Path, contents: Mapping[str, Any], tensors: Tensors) -> None:

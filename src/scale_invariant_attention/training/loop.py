@@ -27,6 +27,7 @@ from ._optimisers import build_optimisers, fast_in_bfloat16
 from ._parallel import hold_model, load_whole, whole, whole_on_first
 from .checkpoints import (
     capture_random_state,
+    clear_torn_checkpoints,
     find_checkpoints,
     latest_checkpoint,
     restore_random_state,
@@ -161,6 +162,8 @@ class _Training:
 
     def resume(self) -> None:
         """Resume from the last good checkpoint, if any, or start from the configured weights."""
+        if self.run is not None:
+            clear_torn_checkpoints(self.folder / CHECKPOINTS)
         checkpoint = latest_checkpoint(self.folder / CHECKPOINTS)
         if checkpoint is None and self.config.start is not None:
             load_whole(self.model, starting_weights(self.config))
