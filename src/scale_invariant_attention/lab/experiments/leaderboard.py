@@ -31,13 +31,13 @@ RECIPE: Mapping[str, Any] = {
     "first_length": 16,
     "growth_steps": 200,
     "batch_size": 32,
-    "steps": 1000,
-    "validate_every": 250,
+    "steps": 500,
+    "validate_every": 125,
     "validation_tokens": 65_536,
     "validation_lengths": (LENGTH,),
-    "checkpoint_every": 500,
+    "checkpoint_every": 250,
 }
-EVALUATION = TaskEvaluation((LENGTH, 4 * LENGTH, 16 * LENGTH, 64 * LENGTH), examples=64)
+EVALUATION = TaskEvaluation((LENGTH, 4 * LENGTH, 16 * LENGTH, 64 * LENGTH), examples=32)
 SCHEMES = tuple(scheme.name for scheme in (*PAPER_SCHEMES, SPREAD))
 # The names of its trials and records begin with this.
 PREFIX = "leaderboard"
@@ -68,7 +68,7 @@ DISCIPLINES: Mapping[str, Discipline] = {
     "variable-tracking": Discipline(
         "Variable tracking",
         "follow a chain of assignments that noise pulls apart.",
-        recipe={"first_length": 40},
+        recipe={"first_length": 40, "steps": 1000},
     ),
     "flip-flop": Discipline("Flip-flop", "find the last write among instructions to ignore."),
     "2-back": Discipline("2-back", "attend to a fixed distance, however long the context is."),
