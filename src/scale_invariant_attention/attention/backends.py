@@ -90,6 +90,12 @@ BACKENDS = {
     )
 }
 
+# The names of those that "auto" considers, by type of device.
+AUTOMATIC = {
+    kind: tuple(name for name, backend in BACKENDS.items() if kind in backend.auto_on)
+    for kind in ("cpu", "cuda")
+}
+
 
 def available_backends(device: torch.device | str = "cpu") -> list[str]:
     """The names of the backends that can run on a device.
@@ -119,7 +125,9 @@ def choose(
     if not isinstance(name, str):
         raise TypeError(f"backend must be a name, got {name!r}")
     if name == "auto":
-        backends = [it for it in BACKENDS.values() if it.backward or not below_autograd]
+        backends = [BACKENDS[it] for it in AUTOMATIC.get(call.query.device.type, ())]
+        if below_autograd:
+            backends = [it for it in backends if it.backward]
         return _fastest(backends, call, return_lse) or BACKENDS["tiled"]
     if name not in BACKENDS:
         known = ", ".join(repr(known) for known in ("auto", *BACKENDS))
@@ -153,12 +161,10 @@ def run_self_checks(device: torch.device | str, *, fresh: bool = False) -> dict[
 
 
 def _fastest(backends: Iterable[Backend], call: AttentionCall, return_lse: bool) -> Backend | None:
-    """The first of the backends for the call's device that supports the call and is trusted there."""
+    """The first of the backends that supports the call and is trusted on its device."""
     for backend in backends:
-        if (
-            call.query.device.type in backend.auto_on
-            and backend.refusal(call, return_lse) is None
-            and (not backend.needs_self_check or _is_trusted(backend, call.query))
+        if backend.refusal(call, return_lse) is None and (
+            not backend.needs_self_check or _is_trusted(backend, call.query)
         ):
             return backend
     return None

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..arguments import shown
 from ._affine import NUMBERS, DistanceAffine, look_up, tau_tensor
 from ._coordinates import farthest_distance
-from .numerics import check_dense, compute_dtype, holds_values, plain_number
+from .numerics import autocasts, check_dense, compute_dtype, holds_values, plain_number
 from .visibility import Visibility
 
 
@@ -92,10 +92,10 @@ class AttentionCall:
     @property
     def requires_grad(self) -> bool:
         """Whether any input needs a gradient."""
+        if not torch.is_grad_enabled():
+            return False
         inputs = (self.query, self.key, self.value, self.key_bias)
-        return self.affine_requires_grad or (
-            torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
-        )
+        return self.affine_requires_grad or any(t is not None and t.requires_grad for t in inputs)
 
 
 TENSOR_TYPES = (Tensor, Tensor | None)
@@ -213,10 +213,10 @@ def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
 
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Cast as autocast does for SDPA: everything but float64 to the autocast dtype."""
-    kind = tensors[0].device.type
-    if kind == "meta" or not torch.is_autocast_enabled(kind):
+    device = tensors[0].device
+    if not autocasts(device):
         return tensors
-    dtype = torch.get_autocast_dtype(kind)
+    dtype = torch.get_autocast_dtype(device.type)
     return tuple(t if t.dtype == torch.float64 else t.to(dtype) for t in tensors)
 
 

@@ -27,6 +27,7 @@ FLOAT32: Any = {"dtype": torch.float32, "device": "cpu"}
 FLOAT64: Any = {"dtype": torch.float64, "device": "cpu"}
 NO_RESULTS, BY_DISTANCE = (0,) * len(RESULTS), RESULTS.index("grad_affine")
 NO_ROWS, NO_KEY_BIAS = (0, 0) * len(TENSORS), (0, 0, 0)
+NOTHING = frozenset([type(None)])
 _tensors, _numbers = attrgetter(*TENSORS), attrgetter(*NUMBERS)
 
 
@@ -134,10 +135,14 @@ def _packed(call: AttentionCall, *results: Tensor | None) -> tuple[bytes, list[A
 
     Written for speed: short calls spend much of their time here.
     """
-    query, key, value = _with_rows(call.query), _with_rows(call.key), _with_rows(call.value)
+    query, key, value = call.query, call.key, call.value
+    query_strides, key_strides, value_strides = query.stride(), key.stride(), value.stride()
+    if not query_strides[3] == key_strides[3] == value_strides[3] == 1:
+        # The kernels read rows whose columns are contiguous.
+        query, key, value = (t if t.stride(3) == 1 else t.contiguous() for t in (query, key, value))
+        query_strides, key_strides, value_strides = query.stride(), key.stride(), value.stride()
     batch, heads, queries, head_dim = query.shape
     _, key_heads, keys, _ = key.shape
-    query_strides, key_strides, value_strides = query.stride(), key.stride(), value.stride()
     gain, bias, tau, key_bias = call.gain, call.bias, call.tau, call.key_bias
     biases: Sequence[int] = NO_KEY_BIAS
     if key_bias is not None:
@@ -149,7 +154,7 @@ def _packed(call: AttentionCall, *results: Tensor | None) -> tuple[bytes, list[A
         tau = _contiguous(tau, torch.float64)
     by_row = _tensors(call.visibility)
     rows: Sequence[int] = NO_ROWS
-    if any(tensor is not None for tensor in by_row):
+    if not NOTHING.issuperset(map(type, by_row)):
         by_row = tuple(t if t is None or _has_columns(t) else t.contiguous() for t in by_row)
         rows = [number for tensor in by_row for number in _rows(tensor)]
     addresses = [0 if result is None else result.data_ptr() for result in results]
@@ -184,11 +189,6 @@ def _packed(call: AttentionCall, *results: Tensor | None) -> tuple[bytes, list[A
         0 if by_distance is None else by_distance.shape[2],
     )
     return packed, [query, key, value, key_bias, gain, bias, tau, by_row, results]
-
-
-def _with_rows(tensor: Tensor) -> Tensor:
-    """The tensor, copied if its columns are not contiguous."""
-    return tensor if tensor.stride(3) == 1 else tensor.contiguous()
 
 
 def _has_columns(tensor: Tensor) -> bool:

@@ -84,9 +84,22 @@ SIA_INLINE Vec max(Vec a, Vec b) {
 #endif
 }
 
-// Reduce a vector to one number by halving.
+// Reduce a vector to one number by halving; `two` combines numbers or vectors.
 template <class Two>
 SIA_INLINE float folded(Vec v, Two two) {
+#if defined(__AVX__) && (SIA_WIDTH == 8 || defined(__AVX512DQ__))
+    // GCC would extract and combine one number after the other.
+#if SIA_WIDTH == 16
+    // With the mask, as above, GCC does not warn.
+    __m256 eight =
+        two(_mm512_maskz_extractf32x8_ps(0xff, v, 0), _mm512_maskz_extractf32x8_ps(0xff, v, 1));
+#else
+    __m256 eight = v;
+#endif
+    __m128 four = two(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    four = two(four, _mm_movehl_ps(four, four));
+    return two(four, _mm_movehdup_ps(four))[0];
+#else
     float parts[WIDTH];
     memcpy(parts, &v, sizeof v);
 #pragma GCC unroll 4
@@ -94,14 +107,15 @@ SIA_INLINE float folded(Vec v, Two two) {
 #pragma GCC unroll 8
         for (int i = 0; i < half; ++i) parts[i] = two(parts[i], parts[i + half]);
     return parts[0];
+#endif
 }
 
 SIA_INLINE float highest(Vec v) {
-    return folded(v, [](float a, float b) { return a > b ? a : b; });
+    return folded(v, [](auto a, auto b) { return a > b ? a : b; });
 }
 
 SIA_INLINE float sum(Vec v) {
-    return folded(v, [](float a, float b) { return a + b; });
+    return folded(v, [](auto a, auto b) { return a + b; });
 }
 
 // Two numbers in bfloat16, neighbours along the depth of a product.
