@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import integer
-from ..attention.numerics import compute_dtype, without_autocast
+from ..attention.numerics import autocasts, compute_dtype, without_autocast
 
 IGNORED = -100
 
@@ -247,10 +247,8 @@ def _check(hidden: Tensor, weight: Tensor, targets: Tensor, reduction: str) -> t
         )
     if reduction not in ("mean", "none"):
         raise ValueError(f"reduction must be 'mean' or 'none', got {reduction!r}")
-    kind = hidden.device.type
-    wide = torch.float64 in (hidden.dtype, weight.dtype)
-    if not wide and kind != "meta" and torch.is_autocast_enabled(kind):
-        return torch.get_autocast_dtype(kind)
+    if torch.float64 not in (hidden.dtype, weight.dtype) and autocasts(hidden.device):
+        return torch.get_autocast_dtype(hidden.device.type)
     if weight.dtype != hidden.dtype:
         raise TypeError(
             f"weight must have the dtype of hidden, {hidden.dtype}, got {weight.dtype}; "
