@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+from own_schemes import own_scheme
 from small_records import image_record, masked_record, record, task_record
 from tiny_training import options
 from typer.testing import CliRunner
@@ -285,6 +286,18 @@ def test_the_leaderboard_ranks_no_trials_of_other_settings(tmp_path):
     done = reproduce("leaderboard-page", "--results", str(tmp_path / "results"))
     assert done.exit_code == 1
     assert "leaderboard-copy-alibi-seed-0.json is the record of another trial" in done.stderr
+
+
+def test_records_of_a_scheme_that_is_not_registered_cost_the_ranks_alone(tmp_path):
+    (tmp_path / "results").mkdir()
+    write_record(task_record("copy", "rope", 0, (1.0, 0.3, 0.1, 0.0)), tmp_path / "results")
+    with own_scheme() as theirs:
+        write_record(task_record("copy", theirs, 0, (1.0, 0.3, 0.1, 0.0)), tmp_path / "results")
+    words = ("--tasks", "copy", "--schemes", "rope", "--seeds", "1", *folders(tmp_path))
+    done = reproduce("leaderboard", *words)
+    assert done.exit_code == 0, done.output
+    assert "RoPE" in done.stdout and "No ranks: " in done.stdout
+    assert "sia --import MODULE" in " ".join(done.stdout.split())
 
 
 def test_images_show_scores_by_size_and_write_their_page(tmp_path):

@@ -153,6 +153,18 @@ def test_a_missing_start_is_named(tmp_path):
         train(tiny_config(start="nowhere"), tmp_path)
 
 
+def test_validation_on_masked_text_hides_the_same_tokens_at_every_length():
+    config = tiny_config(
+        task="masked-text", vocab_size=257, validation_lengths=(64, 256), validation_tokens=1024
+    )
+    validation = open_training_data(config).validation
+    hidden = [
+        torch.cat([targets.flatten() for _, targets in validation.batches(length, batch_size=4)])
+        for length in (64, 256)
+    ]
+    assert hidden[0].shape == (1024,) and torch.equal(*hidden)
+
+
 def test_sequences_grow_to_their_length():
     task = {"keys": 8, "values": 8, "noise": 4, "pairs": 2, "queries": 1}
     config = tiny_config(

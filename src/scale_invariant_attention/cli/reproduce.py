@@ -137,6 +137,10 @@ def _show_standings(page: Page, results: Path) -> None:
     except DifferentRecordError:
         page.paragraph("No ranks: these trials have other settings than the leaderboard's.")
         return
+    except ValueError as error:
+        # Records of a scheme whose module was not imported, or damaged ones.
+        page.paragraph(f"No ranks: {error}")
+        return
     page.paragraph("\nRank in each task among the schemes that are recorded there:\n")
     page.table(table.header, table.texts())
 

@@ -97,8 +97,9 @@ def open_training_data(config: "TrainingConfig", rank: int = 0, ranks: int = 1) 
             first_length=config.first_length,
             growth_steps=config.growth_steps,
         )
+        task = open_task(config, "validation", HELD_OUT)
         examples = max(1, config.validation_tokens // max(lengths))
-        validation = TaskExamples(open_task(config, "validation", HELD_OUT), lengths, examples)
+        validation = TaskExamples(task, lengths, examples, same_tokens=config.task == MASKED)
     sizes = {split: len(corpus) for split, corpus in corpora.items()}
     fingerprints = {split: corpus.sampled_fingerprint() for split, corpus in corpora.items()}
     shards = {split: _recorded(config.data, split) for split in splits}

@@ -52,6 +52,12 @@ def test_verdicts_compare_the_best_at_the_training_size_and_at_the_largest():
     assert "| digits | 48 patches | Scale-invariant | Learned absolute, interpolated |" in page
 
 
+def test_one_seed_displaces_no_verdict_of_several():
+    one = of("digits", {"alibi": [1.0] * len(SCORES["rope"])}, seeds=(0,))
+    found = verdicts([*of("digits", SCORES), *one], [])
+    assert [it.rival for it in found] == ["RoPE-2D, axial", "Learned absolute, interpolated"]
+
+
 def test_one_seed_and_one_side_decide_nothing():
     assert [it.text for it in verdicts(of("digits", SCORES, seeds=(0,)), [])] == ["one seed"] * 2
     assert verdicts(of("digits", {"rope": SCORES["rope"]}), []) == []

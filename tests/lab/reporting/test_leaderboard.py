@@ -105,6 +105,14 @@ def test_verdicts_say_what_the_transform_does_not_help_with():
     assert verdicts(contests([*COPY, *paper]))[0].rival == "alibi"
 
 
+def test_neither_one_seed_nor_a_scheme_of_a_user_displaces_a_decided_verdict():
+    one = of("copy", {"yarn": (1, 1, 1, 1)}, seeds=(0,))
+    with own_scheme():
+        theirs = of("copy", {OWN.name: (0.9, 0.9, 0.9, 0.9)})
+        [verdict] = verdicts(contests([*COPY, *one, *theirs]))
+    assert (verdict.rival, verdict.text) == ("alibi", "better")
+
+
 def test_the_page_is_readable_without_records():
     page = leaderboard_page([])
     assert "Nothing is recorded yet" in page and "sia reproduce leaderboard\n" in page
@@ -117,6 +125,14 @@ def test_the_page_says_what_is_missing():
     assert "Not recorded yet: p-RoPE, RoPE+NTK, YaRN, " in page
     assert "3.5 (1 of 10 tasks)" in page
     assert page.count("Not recorded yet.") == len(DISCIPLINES) - 1
+
+
+def test_tasks_with_options_or_steps_of_their_own_say_so():
+    page = leaderboard_page([])
+    recall = " ".join(section(page, "Multi-token recall").split())
+    assert "Options of the task: `key_letters` 256, `key_length` 1, `density` 0.15." in recall
+    assert "Trained for 1,000 steps." in recall
+    assert "Options" not in section(page, "Copy") and "steps" not in section(page, "Copy")
 
 
 def test_a_registered_scheme_has_its_row():

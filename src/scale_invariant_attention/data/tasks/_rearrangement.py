@@ -104,7 +104,10 @@ class SortTask(RearrangementTask):
 
     @property
     def chance(self) -> float:
-        """Half: repeating the previous token is right at the ends of runs, and wrong at their starts."""
+        """Half: repeating the previous token is right at the ends of runs, and wrong at their starts.
+
+        Counting the answer so far gains a little more.
+        """
         return 0.5
 
     def _rearranged(self, source: Integers) -> Integers:

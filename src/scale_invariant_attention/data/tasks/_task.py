@@ -53,7 +53,7 @@ class SequenceTask(ABC):
     @property
     @abstractmethod
     def chance(self) -> float | None:
-        """The share of scored tokens that are right without reading the sequence, at the most.
+        """The share of scored tokens that a simple guess gets right, without reading the sequence.
 
         None if what is measured is the loss.
         """
@@ -135,14 +135,20 @@ class TaskBatches:
 
 @dataclass(frozen=True)
 class TaskExamples:
-    """The first examples of each of several lengths, for validation."""
+    """The first examples of each of several lengths, for validation.
+
+    With `same_tokens`, `examples` is the number at the greatest length, and shorter ones have as many
+    tokens.
+    """
 
     task: Task
     lengths: tuple[int, ...]
     examples: int
+    same_tokens: bool = False
 
     def batches(self, length: int, *, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Inputs and targets, the last batch with the remainder."""
-        for first in range(0, self.examples, batch_size):
-            numbers = range(first, min(first + batch_size, self.examples))
+        examples = self.examples * (max(self.lengths) // length if self.same_tokens else 1)
+        for first in range(0, examples, batch_size):
+            numbers = range(first, min(first + batch_size, examples))
             yield self.task.batch(length, numbers)

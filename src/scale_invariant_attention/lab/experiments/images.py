@@ -81,7 +81,7 @@ VARIANTS: Mapping[str, Variant] = {
 
 @dataclass(frozen=True)
 class ImageConfig:
-    """A vision transformer, its task and its training; canvases have one of `sizes` by turns."""
+    """A vision transformer, its task and its training; canvases have the `sizes` in turn."""
 
     task: str
     variant: str

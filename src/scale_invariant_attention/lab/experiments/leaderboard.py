@@ -55,7 +55,7 @@ class Discipline:
 
 # By the name of the task, in the order of the page.
 DISCIPLINES: Mapping[str, Discipline] = {
-    "copy": Discipline("Copy", "find where one is in a long source, and write its next symbol."),
+    "copy": Discipline("Copy", "keep one's place in a long source, and write its next symbol."),
     "reverse": Discipline("Reverse", "the same, with the source read backwards."),
     "sort": Discipline(
         "Sort", "find the next symbol in order, and count how often it is still to be written."

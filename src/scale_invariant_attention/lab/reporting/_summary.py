@@ -149,8 +149,8 @@ def verdicts(sizes: Sequence[Size]) -> list[Verdict]:
 def _verdict(
     size: str, measure: str, rows: Mapping[str, SeedRow], sign: int, length: int, multiple: int
 ) -> Verdict | None:
-    ours, others = rows[RECOMMENDED], _rivals(rows, several=True) or _rivals(rows, several=False)
-    others = {scheme: row for scheme, row in others.items() if length in row.spreads}
+    ours = rows[RECOMMENDED]
+    others = {it: row for it, row in rivals(ours, rows).items() if length in row.spreads}
     if not others:
         return None
     rival = max(others, key=lambda scheme: sign * others[scheme].spreads[length].mean)
@@ -159,11 +159,23 @@ def _verdict(
     return Verdict(size, measure, multiple, spreads[0], rival, spreads[1], difference)
 
 
-def _rivals(rows: Mapping[str, SeedRow], *, several: bool) -> dict[str, SeedRow]:
-    """The rows that have several seeds in common with the recommended scheme's, or just one."""
-    ours = rows[RECOMMENDED].seeds.keys()
-    common = {it: len(ours & row.seeds.keys()) for it, row in rows.items() if it != RECOMMENDED}
-    return {it: rows[it] for it, seeds in common.items() if seeds and (seeds > 1) == several}
+def rivals(ours: SeedRow, rows: Mapping[str, SeedRow]) -> dict[str, SeedRow]:
+    """The rows to compare with ours: those with several seeds in common or, without any, with one.
+
+    A row with one seed decides nothing, and so should not displace one that does.
+    """
+    return _with_seeds_of(ours, rows, several=True) or _with_seeds_of(ours, rows, several=False)
+
+
+def _with_seeds_of(
+    ours: SeedRow, rows: Mapping[str, SeedRow], *, several: bool
+) -> dict[str, SeedRow]:
+    common = {it: len(ours.seeds.keys() & row.seeds.keys()) for it, row in rows.items()}
+    return {
+        it: rows[it]
+        for it, seeds in common.items()
+        if rows[it] is not ours and seeds and (seeds > 1) == several
+    }
 
 
 def left_out(sizes: Sequence[Size]) -> list[str]:
@@ -172,8 +184,8 @@ def left_out(sizes: Sequence[Size]) -> list[str]:
         scheme
         for size in sizes
         for rows in (size.loss_rows, size.needle_rows)
-        if RECOMMENDED in rows and _rivals(rows, several=True)
-        for scheme in _rivals(rows, several=False)
+        if RECOMMENDED in rows and _with_seeds_of(rows[RECOMMENDED], rows, several=True)
+        for scheme in _with_seeds_of(rows[RECOMMENDED], rows, several=False)
     ]
     return [title_of(scheme) for scheme in dict.fromkeys(found)]
 

@@ -9,10 +9,11 @@ from ...data.images import IMAGE_TASKS
 from ..experiments.images import EVALUATION, TRAINED_SIZES, VARIANTS, ImageConfig
 from ..experiments.masked import EVALUATION as MASKED_EVALUATION
 from ..experiments.masked import RECIPE as MASKED_RECIPE
+from ..experiments.table1 import MINI
 from ..records import Record, TrainingRecord
 from ..seeds import SeedRow, Spread, over_seeds, scheme_of, seed_rows
 from ..tables import length_table, markdown
-from ._summary import DECISIVE, decision, paired
+from ._summary import DECISIVE, decision, paired, rivals
 from .drawing import title_of
 from .leaderboard import has_transform
 from .pages import listed, render, unbroken
@@ -29,7 +30,7 @@ QUESTIONS = {
     "textures": (
         "Textures",
         "Half of the patches of a random texture are hidden. Its amplitudes are one over the frequency, "
-        "as those of nature. Share of the variance of hidden pixels explained.",
+        "as in natural images. Share of the variance of hidden pixels explained.",
     ),
     "photographs": (
         "Photographs",
@@ -90,6 +91,7 @@ def images_page(images: Sequence[ImageRecord], masked: Sequence[TrainingRecord])
             masked=markdown(length_table(rows, "scheme", max, titles=titles)) if rows else "",
             masked_over=over_seeds(rows.values()) if rows else "",
             masked_recipe=MASKED_RECIPE,
+            masked_options=MINI,
             masked_lengths=listed([f"{length:,}" for length in MASKED_EVALUATION.lengths]),
             cpus=listed(sorted({it.provenance.cpu for it in records})) if records else "",
         )
@@ -130,14 +132,13 @@ def _verdicts(
 ) -> list[Verdict]:
     """The verdicts on a task; `about` has the title and the scheme of each row."""
     ours = [name for name in rows if has_transform(about[name][1])]
-    others = [name for name in rows if name not in ours]
-    if not ours or not others:
-        return []
+    others = {name: row for name, row in rows.items() if name not in ours}
     made = []
-    for size in (sizes[0], sizes[-1]):
-        means = {name: row.spreads[size].mean for name, row in rows.items()}
-        one, rival = (max(them, key=means.__getitem__) for them in (ours, others))
-        if rows[one].seeds.keys() & rows[rival].seeds.keys():
+    for size in (sizes[0], sizes[-1]) if ours else ():
+        one = max(ours, key=lambda name: rows[name].spreads[size].mean)
+        comparable = rivals(rows[one], others)
+        if comparable:
+            rival = max(comparable, key=lambda name: comparable[name].spreads[size].mean)
             difference = paired(rows[one], rows[rival], size)
             made.append(Verdict(task, size, unit, about[one][0], about[rival][0], difference))
     return made

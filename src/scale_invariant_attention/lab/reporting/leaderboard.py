@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import pi
 from statistics import mean, median
 from typing import Any
 
@@ -9,11 +10,12 @@ from ... import schemes
 from ...data.tasks import SEQUENCE_TASKS, ProcessTask
 from ...schemes.distance import ScaleInvariant
 from ..experiments.leaderboard import DISCIPLINES, EVALUATION, LENGTH, RECIPE, SCHEMES
+from ..experiments.table1 import MINI
 from ..measurements import TaskScores
 from ..records import TrainingRecord
 from ..seeds import SeedRow, Spread, scheme_of, seed_rows
 from ..tables import Cell, Row, Table, length_table, markdown
-from ._summary import DECISIVE, RECOMMENDED, decision, paired
+from ._summary import DECISIVE, RECOMMENDED, decision, paired, rivals
 from .drawing import title_of
 from .pages import listed, render, unbroken
 
@@ -176,6 +178,9 @@ def leaderboard_page(records: Sequence[TrainingRecord]) -> str:
             decisive=DECISIVE,
             recommended=RECOMMENDED,
             recipe=RECIPE,
+            options=MINI,
+            # The slowest pair of p-RoPE turns once in as many tokens, in training lengths.
+            period=2 * pi * MINI.base / LENGTH,
             evaluation=EVALUATION,
             lengths=listed([f"{length:,}" for length in EVALUATION.lengths]),
             cpus=listed(sorted({it.provenance.cpu for it in records})) if records else "",
@@ -206,14 +211,16 @@ def verdicts(found: Sequence[Contest]) -> list[Verdict]:
     made = []
     for contest in found:
         rows, length = contest.rows, max(EVALUATION.lengths)
-        plain = {scheme: row for scheme, row in rows.items() if not has_transform(scheme)}
-        if RECOMMENDED not in rows or not plain:
+        # Of a scheme of a user's own it is not known whether it is the transform by another name.
+        plain = {it: rows[it] for it in rows if it in SCHEMES and not has_transform(it)}
+        ours = rows.get(RECOMMENDED)
+        others = rivals(ours, plain) if ours else {}
+        if ours is None or not others:
             continue
         sign = 1 if contest.counts_answers else -1
-        rival = max(plain, key=lambda scheme: sign * plain[scheme].spreads[length].mean)
-        ours, theirs = rows[RECOMMENDED], plain[rival]
-        if ours.seeds.keys() & theirs.seeds.keys():
-            made.append(Verdict(contest.task, length, rival, paired(ours, theirs, length, sign)))
+        rival = max(others, key=lambda scheme: sign * others[scheme].spreads[length].mean)
+        difference = paired(ours, others[rival], length, sign)
+        made.append(Verdict(contest.task, length, rival, difference))
     return made
 
 
