@@ -79,7 +79,7 @@ def integer(name: str, value: object, at_least: int | None = None) -> int:
         raise TypeError(f"{name} must be an integer, got {value!r}; pass an int")
     number = operator.index(value)
     if at_least is not None and number < at_least:
-        raise ValueError(f"{name} must be at least {at_least}, got {number}")
+        raise ValueError(f"{name} must be at least {at_least}, got {shown(number)}")
     return number
 
 

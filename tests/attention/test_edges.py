@@ -240,6 +240,17 @@ def test_logits_that_overflow_are_treated_alike(backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("size", [1e5, 4e6, 1e30])
+def test_the_weights_of_large_logits_add_up_to_one(backend, size):
+    query = torch.full((1, 2, 12, 16), 0.5)
+    key_bias = torch.full((1, 2, 12), size)
+    out = sia.scale_invariant_attention(
+        query, query, torch.ones(1, 2, 12, 8), key_bias=key_bias, backend=backend
+    )
+    assert torch.allclose(out, torch.ones_like(out))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_extreme_positions_and_taus(backend):
     far_positions(backend)
 
@@ -346,9 +357,12 @@ LISTED = torch.nested.nested_tensor([torch.zeros(4, 10, 8)] * 2, layout=torch.ja
 
 @pytest.mark.parametrize("backend", [*BACKENDS, "auto", "flex"])
 @pytest.mark.parametrize("place", range(3))
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_sparse_and_nested_tensors_get_a_sentence(inputs, backend, place):
     name = ("query", "key", "value")[place]
-    for strange, fix in ((inputs[0].to_sparse(), r"to_dense\(\)"), (LISTED, "key_mask")):
+    stacked = torch.nested.nested_tensor([torch.zeros(4, 10, 8)] * 2, layout=torch.strided)
+    sparse = (inputs[0].to_sparse(), r"to_dense\(\)")
+    for strange, fix in (sparse, (LISTED, "key_mask"), (stacked, "key_mask")):
         tensors = list(inputs)
         tensors[place] = strange
         with pytest.raises(TypeError, match=rf"{name} must be a dense tensor, got .*{fix}"):

@@ -174,7 +174,7 @@ def test_shards_of_a_dataset_without_the_library(tmp_path, monkeypatch):
 def test_text_or_a_dataset(source):
     done = run("shards", *source)
     assert done.exit_code == 2
-    assert "either TEXT or --dataset" in done.output
+    assert "give TEXT or --dataset, one of the two" in done.output
 
 
 def test_fetch(tmp_path):
@@ -200,6 +200,18 @@ def test_fetch_an_unknown_dataset(tmp_path):
     done = run("fetch", "fineweb", "--shards", 1, "-o", tmp_path)
     assert done.exit_code == 2
     assert "one of fineweb10B, fineweb100B, got 'fineweb'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--shards", 2000), "shards must be from 0 to 103, got 2000"),
+        (("--shards", 1, "--base-url", "file:///etc"), "--base-url must begin with https://"),
+    ],
+)
+def test_fetch_refuses_bad_arguments(tmp_path, words, message):
+    done = run("fetch", "fineweb10B", "-o", tmp_path, *words)
+    assert done.exit_code == 2 and message in " ".join(done.stderr.split())
 
 
 def test_check_finds_every_fault(shards):

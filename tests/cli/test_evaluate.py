@@ -121,7 +121,7 @@ def test_a_saved_model_with_another_vocabulary_needs_data(tmp_path):
     [
         (("--lengths", "64,x"), "--lengths must be whole numbers separated by commas"),
         (("--lengths", "0"), "--lengths must be at least 1 each, got '0'"),
-        (("--lengths", "64,100", "--tokens", "512"), "need a multiple of 1600 targets"),
+        (("--lengths", "64,100", "--tokens", "512"), "need a multiple of 1600 tokens to score"),
         (("--data", "books"), "data must be 'standard-library'"),
         (("--device", "gpu"), "device must be a name"),
     ],

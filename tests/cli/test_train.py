@@ -236,3 +236,10 @@ def test_a_folder_in_use_by_another_configuration(tmp_path):
     done = run("-o", tmp_path / "run", *options(steps=2))
     assert done.exit_code == 1
     assert "steps is 1 there, 2 here. Give another folder" in done.stderr
+
+
+@pytest.mark.parametrize("backend", ["triton", "flex"])
+def test_a_backend_that_cannot_train_here_is_refused_in_a_sentence(tmp_path, backend):
+    done = run("-o", tmp_path / "run", "--backend", backend, *options(steps=1))
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"Error: backend {backend!r} cannot run this call: ")

@@ -1,4 +1,5 @@
 import json
+import os
 import sys
 from types import SimpleNamespace
 
@@ -187,3 +188,9 @@ def test_an_encoding_for_text_in_memory(tokenizer_file, tmp_path):
     stream = text_files(tmp_path / "text.txt", encoding=str(tokenizer_file))
     assert (stream.vocab_size, len(stream)) == (257, 6)
     assert stream.document_starts.tolist() == [0]
+
+
+def test_a_pipe_is_no_tokenizer_file(tmp_path):
+    os.mkfifo(tmp_path / "tokenizer.json")
+    with pytest.raises(ValueError, match="must be a file, got a pipe"):
+        get_encoding(str(tmp_path / "tokenizer.json"))

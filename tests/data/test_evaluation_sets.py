@@ -67,9 +67,13 @@ def test_the_first_tokens_can_be_skipped():
 
 
 def test_lengths_that_cannot_be_compared_are_refused():
-    with pytest.raises(ValueError, match=r"\[7, 16\] need a multiple of 112 targets.*are 100"):
+    with pytest.raises(
+        ValueError, match=r"\[7, 16\] need a multiple of 112 tokens to score.*are 100"
+    ):
         SameTokens(counting(101), (7, 16))
-    with pytest.raises(ValueError, match="there are 10: the source has 100, and at_most is 10"):
+    with pytest.raises(
+        ValueError, match="there are 10: the source has 100, of which at most 10 are to be scored"
+    ):
         SameTokens(counting(101), (16,), at_most=10)
     for lengths in ((), (0, 4)):
         with pytest.raises(ValueError, match="each at least 1"):

@@ -16,7 +16,7 @@ from shard_server import Answer, running
 
 from scale_invariant_attention.files import _http, growing_path
 from scale_invariant_attention.files import download as downloads
-from scale_invariant_attention.files.download import FetchError, download
+from scale_invariant_attention.files.download import FetchError, check_address, download
 
 NAME = "file.bin"
 FIRST = bytes(range(256)) * 40
@@ -256,6 +256,29 @@ def test_only_http_is_followed(server, tmp_path, location):
     with pytest.raises(FetchError, match="cannot be fetched: "):
         fetch(server, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("location", ["http://[bad", "http://127.0.0.1:port/", "http://b\xfccher/"])
+def test_a_redirection_to_no_address_is_named(server, tmp_path, location):
+    server.answers = [Answer(location=location)]
+    with pytest.raises(FetchError, match=f"{NAME} cannot be fetched: it redirects to an address"):
+        fetch(server, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("file:///etc", "must begin with https:// or http://"),
+        ("http://[::1", "Invalid IPv6"),
+        ("http://", "names no host"),
+        ("http://127.0.0.1:abc/", "Port could not be cast"),
+        ("http://b\xfccher/", "punycode"),
+    ],
+)
+def test_addresses_that_are_none_are_refused(address, message):
+    with pytest.raises(ValueError, match=f"^base_url .*{message}"):
+        check_address("base_url", address)
 
 
 @contextmanager

@@ -36,5 +36,7 @@ def test_an_unwritable_folder_is_reported_and_left_clean(tmp_path, monkeypatch, 
 
 def test_a_file_is_not_a_folder(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(OSError, match="cannot be written to"):
+    with pytest.raises(
+        OSError, match="file cannot be written to: it is a file; give another folder"
+    ):
         check_writable(tmp_path / "file")

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from scale_invariant_attention.huggingface import open_from_transformers, save_for_transformers
 from scale_invariant_attention.huggingface.export import MANIFEST
@@ -52,6 +53,45 @@ def index(folder, name):
     (folder / INDEX).write_text(
         json.dumps({"metadata": {}, "weight_map": {f"gpt.{it}": name for it in names}})
     )
+
+
+def change_config(folder, **changes):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+
+
+def saved_llama(folder):
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "vocab_size": 256}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
+    LlamaForCausalLM(LlamaConfig(num_hidden_layers=2, **sizes, **heads)).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"num_hidden_layers": 10**9},
+            r"num_hidden_layers is 1000000000, but they have 21 tensors",
+        ),
+        ({"hidden_size": 64}, "transformers cannot open .*belong together"),
+        ({"hidden_size": 2**40}, "transformers cannot open .*belong together"),
+        ({"hidden_size": "a"}, "transformers cannot open .*hidden_size"),
+        ({"model_type": [1]}, r"config.json must have a string as model_type, got \[1\]"),
+    ],
+)
+def test_configurations_that_no_weights_fit_are_refused(tmp_path, changes, message):
+    change_config(saved_llama(tmp_path), **changes)
+    with pytest.raises(ValueError, match=message):
+        load_transformers(tmp_path, torch.device("cpu"))
+
+
+def test_a_run_is_no_transformers_folder(tmp_path):
+    (tmp_path / "model").mkdir()
+    for place in (tmp_path, tmp_path / "model"):
+        (place / "config.json").write_text("{}")
+    with pytest.raises(FileNotFoundError, match=f"sia export {tmp_path} --to hf"):
+        load_transformers(tmp_path, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("absolute", [True, False])

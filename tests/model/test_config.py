@@ -63,6 +63,12 @@ def test_presets():
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
+        ({"heads": 10**400}, ValueError, "and heads=an integer of 1329 bits"),
+        (
+            {"train_length": 10**400},
+            ValueError,
+            "train_length must be at most 9,007,199,254,740,992",
+        ),
         ({"layers": 0}, ValueError, "layers must be at least 1, got 0"),
         ({"vocab_size": -5}, ValueError, "vocab_size must be at least 1, got -5"),
         ({"width": 48.0}, TypeError, "width must be an integer, got 48.0"),

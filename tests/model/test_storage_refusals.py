@@ -220,8 +220,12 @@ def test_what_cannot_be_saved_is_named_and_nothing_written(tmp_path, arguments, 
     assert not (tmp_path / "model").exists()
 
 
-@pytest.mark.parametrize("dtypes", [[], {"w": "int64"}, {"w": 4}])
+@pytest.mark.parametrize(
+    "dtypes", [[], {"w": "int64"}, {"w": 4}, {"w": ["float16"]}, {"missing": "float32"}]
+)
 def test_dtypes_that_are_none_are_refused(folder, dtypes):
     rewrite(folder, dtypes=dtypes)
-    with pytest.raises(SavedModelError, match="names of floating dtypes in 'dtypes'"):
+    with pytest.raises(
+        SavedModelError, match="must have floating dtypes of its tensors in 'dtypes'"
+    ):
         load(folder)

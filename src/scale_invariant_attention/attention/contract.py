@@ -176,7 +176,7 @@ def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
         dtype = tensor.dtype
         if not dtype.is_floating_point or dtype.itemsize < 2:
             raise TypeError(f"{name} must be float64, float32, bfloat16 or float16, got {dtype}")
-        if tensor.ndim != 4:
+        if tensor.is_nested or tensor.ndim != 4:
             check_dense(name, tensor)
             raise ValueError(
                 f"{name} must be [batch, heads, sequence, head_dim], "

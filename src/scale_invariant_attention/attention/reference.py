@@ -109,7 +109,8 @@ def _attention(call: AttentionCall) -> tuple[Tensor, Tensor]:
     logits = torch.where(visible, gain * scores + bias, -torch.inf)
     lse = torch.logsumexp(logits, dim=-1)
     lse = lse.masked_fill(lse == torch.inf, torch.nan)
-    weights = torch.exp(logits - lse.masked_fill(lse == -torch.inf, 0).unsqueeze(-1))
+    # Not exp(logits - lse): of large logits, the difference has lost the digits that matter.
+    weights = torch.softmax(torch.where(visible.any(-1, keepdim=True), logits, 0), dim=-1)
     out = torch.where(visible, weights, 0) @ value
     return out + spoiling.unsqueeze(-1), lse + spoiling
 

@@ -141,7 +141,8 @@ def shards(
     If it is interrupted, rerunning the same command resumes it and produces the same shards.
     """
     if bool(text) == bool(dataset):
-        raise typer.BadParameter("give either TEXT or --dataset, not both")
+        given = "both" if text else "neither"
+        raise typer.BadParameter(f"give TEXT or --dataset, one of the two; got {given}")
     from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
 
     from ..data import FetchError, HubDataset, TextFiles, get_encoding, make_shards
@@ -207,9 +208,13 @@ def fetch(
     Shards that are already there are kept. If it is interrupted, rerunning the same command resumes it.
     """
     from ..data import PUBLISHED, FetchError, fetch_shards
+    from ..files.download import check_address
 
     if name not in PUBLISHED:
         raise typer.BadParameter(f"NAME must be one of {', '.join(PUBLISHED)}, got {name!r}")
+    or_bad_parameter(lambda: PUBLISHED[name].names(shards))
+    if base_url is not None:
+        or_bad_parameter(partial(check_address, "--base-url", base_url))
     folder = Path(name) if output is None else output
     with plain_errors(FetchError), resumable(), _download_meter(shards + 1) as (progress, notice):
         paths = fetch_shards(

@@ -15,12 +15,12 @@ INTERRUPTED = 130
 
 @contextmanager
 def plain_errors(*others: type[Exception]) -> Iterator[None]:
-    """Print wrong values, file errors, missing packages and `others` in a sentence, and exit with 1.
+    """Print wrong values, file errors, missing packages or backends and `others`, and exit with 1.
 
     Any other exception is a bug and keeps its traceback.
     """
     fixable: tuple[type[Exception], ...] = (
-        *(ValueError, TypeError, OSError, ModuleNotFoundError),
+        *(ValueError, TypeError, OSError, ModuleNotFoundError, NotImplementedError),
         *others,
     )
     try:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..files import clear_partial, replace_file
+from ..files.json_files import read_small_file
 from .tokens import TokenArray, TokenStream
 
 # The usual name in tokenizer files of the token between documents.
@@ -166,7 +167,7 @@ class TokenizerFile:
     def __init__(self, path: Path, document_start: str) -> None:
         tokenizers = import_extra("tokenizers", "tokenizers", needed_by=str(path))
         try:
-            self._content = path.read_bytes()
+            self._content = read_small_file(path)
         except FileNotFoundError as missing:
             raise FileNotFoundError(f"there is no tokenizer file {str(path)!r}") from missing
         try:

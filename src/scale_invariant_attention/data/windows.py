@@ -173,10 +173,11 @@ class SameTokens:
         self.count = targets // multiple * multiple
         if self.count < 1:
             after = f" after the first {skip}" if skip else ""
+            limit = "" if at_most is None else f", of which at most {at_most} are to be scored"
             raise ValueError(
-                f"lengths {list(lengths)} need a multiple of {multiple} targets, and there are "
-                f"{targets}: the source has {available}{after}, and at_most is {at_most}; choose "
-                f"lengths that divide each other, shorter lengths or more tokens"
+                f"lengths {list(lengths)} need a multiple of {multiple} tokens to score, and there are "
+                f"{targets}: the source has {available}{after}{limit}; choose lengths that divide each "
+                f"other, shorter lengths or more tokens"
             )
 
     def batches(self, length: int, *, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -193,10 +193,11 @@ def locked(folder: Path, *, exclusive: bool = True, wait: bool = True) -> Iterat
                 raise FolderInUseError(error.errno, message) from error
             # Other errors come from network drives that cannot lock.
             warnings.warn(
-                f"{folder} cannot be locked ({error.strerror or error}) and is used without a lock: let "
-                f"no other process write to it meanwhile, or use a file system with locks",
+                # Without the folder, so that Python shows it once and not for every folder of a run.
+                f"the file system cannot lock folders ({error.strerror or error}), so they are used "
+                f"without locks: let no other process write to them meanwhile",
                 UnlockedFolderWarning,
-                stacklevel=3,
+                stacklevel=1,
             )
         yield
     finally:
@@ -218,6 +219,8 @@ def check_writable(folder: str | os.PathLike[str], bytes_needed: int = 0) -> Non
     folder = Path(folder)
     probe = partial_path(folder / PROBE_NAME)
     try:
+        if folder.exists() and not folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, "it is a file")
         folder.mkdir(parents=True, exist_ok=True)
         try:
             write_new_file(probe, [bytes(4096)])
@@ -228,6 +231,8 @@ def check_writable(folder: str | os.PathLike[str], bytes_needed: int = 0) -> Non
     except OSError as error:
         problem = f"{folder} cannot be written to: {error.strerror or error}"
         fix = "change its permissions or free some space, or give another folder"
+        if isinstance(error, NotADirectoryError):
+            fix = "give another folder"
         raise OSError(error.errno, f"{problem}; {fix}") from error
     if free < bytes_needed:
         problem = f"{folder} has {amount(free)} free, but {amount(bytes_needed)} are needed"

@@ -80,6 +80,17 @@ def check_address(name: str, url: str) -> str:
     """
     if not url.startswith(("https://", "http://")):
         raise ValueError(f"{name} must begin with https:// or http://, got {url!r}")
+    try:
+        parts = urllib.parse.urlsplit(url)
+        fault = None if parts.hostname else "it names no host"
+        _ = parts.port  # raises for what is no port
+        url.encode("ascii")
+    except UnicodeEncodeError:
+        fault = "it has characters that must be percent-encoded, or a host that must be in punycode"
+    except ValueError as error:
+        fault = str(error)
+    if fault is not None:
+        raise ValueError(f"{name} must be an address, got {url!r}: {fault}")
     return url.rstrip("/")
 
 
@@ -230,7 +241,8 @@ def _attempt(url: str, partial: _PartialFile, check: Check, progress: Progress) 
         if refusal.code == 416 and partial.count:
             # The server has no more bytes: the partial file is complete, or of another version.
             return
-        answer = f"the server answers {refusal.code} {refusal.reason}"
+        # For redirects in a circle, urllib adds a second line.
+        answer = f"the server answers {refusal.code} {str(refusal.reason).splitlines()[-1]}"
         if refusal.code in _TRANSIENT or refusal.code >= 500:
             raise _Interrupted(answer) from refusal
         raise FetchError(
@@ -238,6 +250,11 @@ def _attempt(url: str, partial: _PartialFile, check: Check, progress: Progress) 
         ) from refusal
     except UnsafeRedirectError as problem:
         raise FetchError(f"{url} cannot be fetched: {problem}") from problem
+    except (ValueError, http.client.InvalidURL) as problem:
+        # The address of the file is checked, so this is about one that a redirect leads to.
+        raise FetchError(
+            f"{url} cannot be fetched: it redirects to an address that is none ({problem})"
+        ) from problem
     except NETWORK_ERRORS as problem:
         host = urllib.parse.urlsplit(url).netloc
         kind = _TooSlow if isinstance(problem, TooSlowError) else _Interrupted

@@ -9,11 +9,16 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from ..arguments import shown
 from ..files.json_files import read_json_object
 
 CONFIG = "config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
+# The names of the number of layers, by family.
+LAYERS = {"num_hidden_layers", "num_layers", "n_layers", "n_layer"}
+# The folder of the model in a run.
+RUN_MODEL = "model"
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
 
 
@@ -23,6 +28,10 @@ def check_folder(folder: Path) -> dict[str, Any]:
     Raises FileNotFoundError for missing files, and ValueError for everything else.
     """
     config = read_json_object(inside(folder, CONFIG))
+    if not isinstance(config.get("model_type", ""), str):
+        raise ValueError(
+            f"{folder / CONFIG} must have a string as model_type, got {shown(config['model_type'])}"
+        )
     if "transformers_weights" in config:
         raise ValueError(
             f"{folder / CONFIG} names the weights {config['transformers_weights']!r}; only {WEIGHTS} "
@@ -34,14 +43,27 @@ def check_folder(folder: Path) -> dict[str, Any]:
         reason = ""
         if pickled:
             reason = f"; {pickled[0]} may be pickled and can run any code, so it is not read"
-        raise FileNotFoundError(f"{folder} has no {WEIGHTS}{reason}: save the model as safetensors")
+        fix = "save the model as safetensors"
+        if (folder / RUN_MODEL / CONFIG).exists():
+            fix = f"it is a run of sia train; export its model with: sia export {folder} --to hf"
+        raise FileNotFoundError(f"{folder} has no {WEIGHTS}{reason}: {fix}")
     if INDEX in names:
         names = [*names, *_indexed(folder)]
-    for name in names:
-        path = inside(folder, name)
-        if name != INDEX:
-            _check_whole(path)
+    paths = [inside(folder, name) for name in names if name != INDEX]
+    _check_layers(folder / CONFIG, config, sum(map(_tensors_in, paths)))
     return config
+
+
+def _check_layers(path: Path, config: dict[str, Any], tensors: int) -> None:
+    """Refuse a number of layers that the weights cannot have, before any layer is built."""
+    for part in (config, *(it for it in config.values() if isinstance(it, dict))):
+        for name in LAYERS & part.keys():
+            given = part[name]
+            if isinstance(given, int) and given > tensors:
+                raise ValueError(
+                    f"the weights beside {path} do not fit it: {name} is {shown(given)}, but they "
+                    f"have {tensors} tensors"
+                )
 
 
 def inside(folder: Path, name: str) -> Path:
@@ -78,11 +100,12 @@ def _indexed(folder: Path) -> list[str]:
     return found
 
 
-def _check_whole(path: Path) -> None:
-    """Refuse a file that is no safetensors file, or is truncated; its header says how long it is."""
+def _tensors_in(path: Path) -> int:
+    """The number of tensors in a safetensors file; one that is truncated is refused."""
     try:
-        with safe_open(path, framework="pt"):
-            pass
+        # Its header says how long it is.
+        with safe_open(path, framework="pt") as file:
+            return len(file.keys())
     except SafetensorError as error:
         raise ValueError(
             f"{path} is damaged or no safetensors file ({error}); copy or export it again"

@@ -160,15 +160,25 @@ def load_transformers(folder: Path, device: torch.device) -> Any:
     if not (folder / ADAPTER).exists():
         check_folder(folder)
     check_manifest(folder)
-    model, loading = AutoModelForCausalLM.from_pretrained(
-        folder,
-        local_files_only=True,
-        output_loading_info=True,
-        # Pickled files can run any code.
-        use_safetensors=True,
-        # Most CPUs compute slowly in half precision.
-        dtype=torch.float32 if device.type == "cpu" else "auto",
-    )
+    try:
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            folder,
+            local_files_only=True,
+            output_loading_info=True,
+            # Pickled files can run any code.
+            use_safetensors=True,
+            # Most CPUs compute slowly in half precision.
+            dtype=torch.float32 if device.type == "cpu" else "auto",
+        )
+    except (OSError, ImportError):
+        raise
+    except Exception as error:
+        # A configuration of anybody's can fail in any way.
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ValueError(
+            f"transformers cannot open {folder} ({first}); check that its {CONFIG} and its weights "
+            f"belong together"
+        ) from error
     if loading["missing_keys"]:
         missing = sorted(loading["missing_keys"])
         raise ValueError(

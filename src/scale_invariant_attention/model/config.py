@@ -11,6 +11,8 @@ from ..schemes import ModelScheme
 
 # Far beyond any head in use; frequencies are computed per pair of dimensions.
 LARGEST_HEAD = 2**16
+# Beyond it, float64 does not hold every length.
+LONGEST = 2**53
 # Slots of a scheme that have no meaning without causality.
 CAUSAL_SLOTS = {
     "key_bias": "which adds up the gates between a key and a later query",
@@ -56,9 +58,14 @@ class GPTConfig:
         for name in ("qk_norm", "is_causal"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        if self.train_length is not None and self.train_length > LONGEST:
+            raise ValueError(
+                f"train_length must be at most {LONGEST:,}, got {shown(self.train_length)}"
+            )
         if self.width % self.heads:
             raise ValueError(
-                f"width must be a multiple of heads, got width={self.width} and heads={self.heads}"
+                f"width must be a multiple of heads, got width={shown(self.width)} and "
+                f"heads={shown(self.heads)}"
             )
         if self.head_dim > LARGEST_HEAD:
             raise ValueError(

@@ -249,8 +249,11 @@ def _read_config_file(path: Path) -> Manifest:
                 f"{path} must have an object 'config' and a list 'tensors' of names"
             )
     dtypes = manifest.contents.get("dtypes", {})
-    if not isinstance(dtypes, dict) or not all(it in FLOATING for it in dtypes.values()):
-        raise SavedModelError(f"{path} must have names of floating dtypes in 'dtypes'")
+    known = isinstance(dtypes, dict) and dtypes.keys() <= set(names)
+    if not known or not all(isinstance(it, str) and it in FLOATING for it in dtypes.values()):
+        raise SavedModelError(
+            f"{path} must have floating dtypes of its tensors in 'dtypes', by name"
+        )
     return manifest
 
 
