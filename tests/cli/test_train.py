@@ -224,6 +224,21 @@ def test_user_errors_are_one_sentence(tmp_path, monkeypatch, words, message):
     assert "Traceback" not in done.output
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vocab_size": 10}, "vocab_size must be at least"),
+        ({"task": "needles", "length": 32}, "length must be at least"),
+        ({"validation_lengths": (999_999_999,)}, "lengths [999999999] need a multiple of"),
+        ({"context_parallel": 2}, "context_parallel must divide the number of processes, 1"),
+    ],
+)
+def test_arguments_that_do_not_suit_the_data_are_wrong_arguments(tmp_path, changes, message):
+    done = run("-o", tmp_path / "run", *options(**changes))
+    assert done.exit_code == 2 and message in " ".join(done.stderr.split())
+    assert not (tmp_path / "run").exists()
+
+
 def test_other_ranks_print_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "is_first_rank", lambda: False)
     done = run("-o", tmp_path / "run", "--tensorboard", *options(steps=1))

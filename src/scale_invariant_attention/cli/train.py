@@ -3,7 +3,7 @@
 import json
 import shlex
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -11,14 +11,15 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TimeRemainingColumn
 from typer import Option
 
+from ..data import ShardError
 from ..training import DivergedError, StoppedError, TrainingConfig, recipe, train
 from ..training.config import parse_fields
 from ..training.loop import Progress as TrainingProgress
-from ..training.ranks import FirstRankFailedError, is_first_rank
+from ..training.ranks import FirstRankFailedError, check_divides, is_first_rank, process_count
 from ..training.recipes import RECIPES
 from ..training.runs import MODEL
 from ..training.tensorboard import TensorBoard
-from ..training.training_data import NEEDLES, STANDARD_LIBRARY, TEXT
+from ..training.training_data import NEEDLES, STANDARD_LIBRARY, TEXT, open_training_data
 from .errors import INTERRUPTED, plain_errors
 from .options import TRAINING_COMMAND, Device, device_named, or_bad_parameter
 from .terminal import Page, counted, program, progress_bars
@@ -71,12 +72,22 @@ def train_command(
         Page().line(json.dumps(config.to_dict(), indent=2))
         return
     device_named(device)
+    or_bad_parameter(lambda: _check_arguments(config, context_parallel))
     folder = output or Path("runs") / f"{name}-{config.scheme}"
     with training_errors():
         if is_first_rank():
             _train_with_output(config, folder, device, context_parallel, tensorboard)
         else:
             train(config, folder, device=device, context_parallel=context_parallel)
+
+
+def _check_arguments(config: TrainingConfig, context_parallel: int) -> None:
+    """Refuse arguments that do not suit the data or the number of processes."""
+    check_divides(context_parallel, process_count())
+    # Data that is missing or damaged is no wrong argument: the training reports it.
+    with suppress(OSError, ShardError):
+        # Some tasks refuse lengths only when they draw an example.
+        _ = open_training_data(config).batches[0]
 
 
 @contextmanager

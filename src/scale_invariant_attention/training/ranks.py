@@ -99,7 +99,7 @@ def open_ranks(
         yield _opened(device, context_parallel)
         return
     size = process_count()
-    _check_divides(context_parallel, size)
+    check_divides(context_parallel, size)
     if size == 1:
         yield Ranks(0, 1, device)
         return
@@ -120,7 +120,7 @@ def process_count() -> int:
 def _opened(device: torch.device, sharing: int) -> Ranks:
     """The ranks of the default group, as a mesh of readers and the ranks that share their rows."""
     rank, size = dist.get_rank(), dist.get_world_size()
-    _check_divides(sharing, size)
+    check_divides(sharing, size)
     if sharing == 1:
         return Ranks(rank, size, device)
     from torch.distributed.device_mesh import init_device_mesh
@@ -131,7 +131,8 @@ def _opened(device: torch.device, sharing: int) -> Ranks:
     return Ranks(rank, size, device, sharing, ContextParallel(mesh.get_group("context")))
 
 
-def _check_divides(context_parallel: int, processes: int) -> None:
+def check_divides(context_parallel: int, processes: int) -> None:
+    """Raise unless groups of `context_parallel` processes can share rows."""
     if processes % context_parallel:
         started = f"the number of processes, {processes}"
         raise ValueError(
