@@ -19,7 +19,7 @@ from ...schemes.named import PAPER_SCHEMES, SPREAD
 from ...training import TrainingConfig
 from ..records import TrainingRecord, read_record
 from .evaluations import TaskEvaluation
-from .table1 import SEEDS, loss_trials
+from .table1 import MINI, SEEDS
 from .trials import TrainingTrial, check_record
 
 LENGTH = 64
@@ -37,6 +37,7 @@ RECIPE: Mapping[str, Any] = {
     "validation_lengths": (LENGTH,),
     "checkpoint_every": 250,
 }
+SCALE = MINI.for_length(LENGTH)
 EVALUATION = TaskEvaluation((LENGTH, 4 * LENGTH, 16 * LENGTH, 64 * LENGTH), examples=32)
 SCHEMES = tuple(scheme.name for scheme in (*PAPER_SCHEMES, SPREAD))
 # The names of its trials and records begin with this.
@@ -107,12 +108,10 @@ def leaderboard_trials(
             raise ValueError(f"there is no task {task!r}{hint}; the tasks are: {known}")
     measured = EVALUATION.changed(evaluation)
     return [
-        _in_task(task, trial, measured)
+        _in_task(task, SCALE.trial(name, seed, {**recipe_of(task), **(changes or {})}), measured)
         for seed in seeds
         for task in tasks or DISCIPLINES
-        for trial in loss_trials(
-            scale, names or SCHEMES, (seed,), {**recipe_of(task), **(changes or {})}
-        )
+        for name in names or SCHEMES
     ]
 
 

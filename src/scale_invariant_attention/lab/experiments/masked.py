@@ -13,7 +13,7 @@ from typing import Any
 
 from .evaluations import TaskEvaluation
 from .leaderboard import SCHEMES
-from .table1 import SEEDS, loss_trials
+from .table1 import MINI, SEEDS
 from .trials import TrainingTrial
 
 LENGTH = 128
@@ -31,6 +31,7 @@ RECIPE: Mapping[str, Any] = {
     "validation_lengths": (LENGTH,),
     "checkpoint_every": 300,
 }
+SCALE = MINI.for_length(LENGTH)
 EVALUATION = TaskEvaluation((LENGTH, 4 * LENGTH, 16 * LENGTH), examples=64)
 
 
@@ -49,8 +50,12 @@ def masked_trials(
     if scale != "mini":
         raise ValueError(f"masked has the scale 'mini' alone, got {scale!r}")
     measured = EVALUATION.changed(evaluation)
-    trained = loss_trials(scale, names or SCHEMES, seeds, {**RECIPE, **(changes or {})})
-    return [_masked(trial, measured) for trial in trained]
+    fields = {**RECIPE, **(changes or {})}
+    return [
+        _masked(SCALE.trial(name, seed, fields), measured)
+        for seed in seeds
+        for name in names or SCHEMES
+    ]
 
 
 def _masked(trial: TrainingTrial, evaluation: TaskEvaluation) -> TrainingTrial:

@@ -103,11 +103,17 @@ class Scale:
         {'length': 1024, 'batch_size': 4, 'scheme_options': {'base': 64.0}}
         """
         usual = recipe(self.recipe)
-        options = self.scheme_options(scheme)
-        if "base" in options:
-            options["base"] *= length / usual.length
+        options = self.for_length(length).scheme_options(scheme)
         batch_size = usual.batch_size * usual.length // length
         return {"length": length, "batch_size": batch_size, "scheme_options": options}
+
+    def for_length(self, length: int) -> "Scale":
+        """The same with a base that suits another training length.
+
+        >>> SCALES["mini"].for_length(64).base
+        4.0
+        """
+        return replace(self, base=self.base * length / recipe(self.recipe).length)
 
     def scheme_options(self, scheme: str, layers: int | None = None) -> dict[str, float]:
         """The options of a scheme that this scale sets, in a model of so many layers if it has few.

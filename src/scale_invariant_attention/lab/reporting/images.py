@@ -9,7 +9,7 @@ from ...data.images import IMAGE_TASKS
 from ..experiments.images import EVALUATION, TRAINED_SIZES, VARIANTS, ImageConfig
 from ..experiments.masked import EVALUATION as MASKED_EVALUATION
 from ..experiments.masked import RECIPE as MASKED_RECIPE
-from ..experiments.table1 import MINI
+from ..experiments.masked import SCALE as MASKED_SCALE
 from ..records import Record, TrainingRecord
 from ..seeds import SeedRow, Spread, over_seeds, scheme_of, seed_rows
 from ..tables import length_table, markdown
@@ -91,7 +91,7 @@ def images_page(images: Sequence[ImageRecord], masked: Sequence[TrainingRecord])
             masked=markdown(length_table(rows, "scheme", max, titles=titles)) if rows else "",
             masked_over=over_seeds(rows.values()) if rows else "",
             masked_recipe=MASKED_RECIPE,
-            masked_options=MINI,
+            masked_options=MASKED_SCALE,
             masked_lengths=listed([f"{length:,}" for length in MASKED_EVALUATION.lengths]),
             cpus=listed(sorted({it.provenance.cpu for it in records})) if records else "",
         )

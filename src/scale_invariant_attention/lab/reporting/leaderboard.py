@@ -2,15 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import pi
 from statistics import mean, median
 from typing import Any
 
 from ... import schemes
 from ...data.tasks import SEQUENCE_TASKS, ProcessTask
 from ...schemes.distance import ScaleInvariant
-from ..experiments.leaderboard import DISCIPLINES, EVALUATION, LENGTH, RECIPE, SCHEMES
-from ..experiments.table1 import MINI
+from ..experiments.leaderboard import DISCIPLINES, EVALUATION, LENGTH, RECIPE, SCALE, SCHEMES
 from ..measurements import TaskScores
 from ..records import TrainingRecord
 from ..seeds import SeedRow, Spread, scheme_of, seed_rows
@@ -178,9 +176,7 @@ def leaderboard_page(records: Sequence[TrainingRecord]) -> str:
             decisive=DECISIVE,
             recommended=RECOMMENDED,
             recipe=RECIPE,
-            options=MINI,
-            # The slowest pair of p-RoPE turns once in as many tokens, in training lengths.
-            period=2 * pi * MINI.base / LENGTH,
+            options=SCALE,
             evaluation=EVALUATION,
             lengths=listed([f"{length:,}" for length in EVALUATION.lengths]),
             cpus=listed(sorted({it.provenance.cpu for it in records})) if records else "",
