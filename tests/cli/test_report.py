@@ -133,7 +133,7 @@ def test_records_of_the_leaderboard(tmp_path):
     assert found == {"RoPE, copy": [*shares], "ALiBi, copy": [*shares]}
     assert page.count("0.500 <small>0.100 to 0.900</small>") == 2
     assert lines_of(page, "tasks-1")["ALiBi, fractal-noise"]["y"] == [*losses]
-    assert "The task fractal-noise: 64 examples at each length." in page
+    assert "The task fractal-noise: 32 examples at each length." in page
     assert "Loss above the optimum, fractal-noise" in page
 
 

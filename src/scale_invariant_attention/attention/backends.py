@@ -90,12 +90,6 @@ BACKENDS = {
     )
 }
 
-# The names of those that "auto" considers, by type of device.
-AUTOMATIC = {
-    kind: tuple(name for name, backend in BACKENDS.items() if kind in backend.auto_on)
-    for kind in ("cpu", "cuda")
-}
-
 
 def available_backends(device: torch.device | str = "cpu") -> list[str]:
     """The names of the backends that can run on a device.
@@ -125,7 +119,8 @@ def choose(
     if not isinstance(name, str):
         raise TypeError(f"backend must be a name, got {name!r}")
     if name == "auto":
-        backends = [BACKENDS[it] for it in AUTOMATIC.get(call.query.device.type, ())]
+        kind = call.query.device.type
+        backends = [it for it in BACKENDS.values() if kind in it.auto_on]
         if below_autograd:
             backends = [it for it in backends if it.backward]
         return _fastest(backends, call, return_lse) or BACKENDS["tiled"]

@@ -86,6 +86,9 @@ class _Watch:
         """Within it, an end or an error that this watch has caused is a `TooSlowError`."""
         try:
             yield
+        except TimeoutError as error:
+            # That of the socket may come a moment before this watch notices.
+            raise TooSlowError(f"timed out after {TIMEOUT:g} s") from error
         finally:
             if self._slow is not None:
                 raise TooSlowError(self._slow)
