@@ -149,7 +149,10 @@ def test_options_before_a_subcommand_are_refused(output):
 @pytest.fixture
 def few_comparisons(monkeypatch):
     monkeypatch.setattr(comparisons, "TINY_CALLS", 2)
-    tiny = comparisons.Lengths(usual=16, flex=(16,), window=4, windowed=32, decode=64)
+    # No length is that of a full run.
+    tiny = comparisons.Lengths(
+        usual=16, flex=(16,), window=4, windowed=32, decode=64, grouped=64, chunk=64, side=4
+    )
     monkeypatch.setattr(comparisons, "QUICK", tiny)
 
 
