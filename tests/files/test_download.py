@@ -6,7 +6,9 @@ import socket
 import ssl
 import subprocess
 import time
+import urllib.error
 from contextlib import contextmanager
+from email.message import Message
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -261,9 +263,21 @@ def test_only_http_is_followed(server, tmp_path, location):
 @pytest.mark.parametrize("location", ["http://[bad", "http://127.0.0.1:port/", "http://b\xfccher/"])
 def test_a_redirection_to_no_address_is_named(server, tmp_path, location):
     server.answers = [Answer(location=location)]
-    with pytest.raises(FetchError, match=f"{NAME} cannot be fetched: it redirects to an address"):
+    with pytest.raises(
+        FetchError, match=f"{NAME} cannot be fetched: it redirects to an invalid address"
+    ):
         fetch(server, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("reason", "said"), [("", "404;"), ("a\n  b", "404 a b;")])
+def test_an_answer_may_have_no_reason_or_several_lines(tmp_path, monkeypatch, reason, said):
+    def refuse(url, headers):
+        raise urllib.error.HTTPError(url, 404, reason, Message(), None)
+
+    monkeypatch.setattr(downloads, "open_url", refuse)
+    with pytest.raises(FetchError, match=f"the server answers {said}"):
+        download(f"http://127.0.0.1/{NAME}", tmp_path / NAME, nothing_wrong)
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def train_command(
 def _check_arguments(config: TrainingConfig, context_parallel: int) -> None:
     """Refuse arguments that do not suit the data or the number of processes."""
     check_divides(context_parallel, process_count())
-    # Data that is missing or damaged is no wrong argument: the training reports it.
+    # Missing or damaged data is not a wrong argument: the training reports it.
     with suppress(OSError, ShardError):
         # Some tasks refuse lengths only when they draw an example.
         _ = open_training_data(config).batches[0]

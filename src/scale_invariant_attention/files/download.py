@@ -241,8 +241,8 @@ def _attempt(url: str, partial: _PartialFile, check: Check, progress: Progress) 
         if refusal.code == 416 and partial.count:
             # The server has no more bytes: the partial file is complete, or of another version.
             return
-        # For redirects in a circle, urllib adds a second line.
-        answer = f"the server answers {refusal.code} {str(refusal.reason).splitlines()[-1]}"
+        # Some servers give no reason; for redirects in a circle, urllib gives several lines.
+        answer = " ".join(f"the server answers {refusal.code} {refusal.reason}".split())
         if refusal.code in _TRANSIENT or refusal.code >= 500:
             raise _Interrupted(answer) from refusal
         raise FetchError(
@@ -251,9 +251,9 @@ def _attempt(url: str, partial: _PartialFile, check: Check, progress: Progress) 
     except UnsafeRedirectError as problem:
         raise FetchError(f"{url} cannot be fetched: {problem}") from problem
     except (ValueError, http.client.InvalidURL) as problem:
-        # The address of the file is checked, so this is about one that a redirect leads to.
+        # The address of the file has been checked, so this is about the target of a redirect.
         raise FetchError(
-            f"{url} cannot be fetched: it redirects to an address that is none ({problem})"
+            f"{url} cannot be fetched: it redirects to an invalid address ({problem})"
         ) from problem
     except NETWORK_ERRORS as problem:
         host = urllib.parse.urlsplit(url).netloc

@@ -173,7 +173,7 @@ def load_transformers(folder: Path, device: torch.device) -> Any:
     except (OSError, ImportError):
         raise
     except Exception as error:
-        # A configuration of anybody's can fail in any way.
+        # A configuration from elsewhere can fail in any way.
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(
             f"transformers cannot open {folder} ({first}); check that its {CONFIG} and its weights "

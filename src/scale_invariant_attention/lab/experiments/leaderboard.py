@@ -64,7 +64,7 @@ DISCIPLINES: Mapping[str, Discipline] = {
     "mqmtar": Discipline(
         "Multi-token recall",
         "find the value of a key among pairs that grow in number with the length.",
-        # Keys of two letters take longer to learn than all other tasks together.
+        # Keys of two letters take far more steps to learn.
         options={"key_letters": 256, "key_length": 1, "density": 0.15},
         recipe={"first_length": 40, "steps": 1000},
     ),

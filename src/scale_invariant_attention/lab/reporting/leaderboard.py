@@ -207,7 +207,7 @@ def verdicts(found: Sequence[Contest]) -> list[Verdict]:
     made = []
     for contest in found:
         rows, length = contest.rows, max(EVALUATION.lengths)
-        # Of a scheme of a user's own it is not known whether it is the transform by another name.
+        # A user's own scheme may be the transform under another name.
         plain = {it: rows[it] for it in rows if it in SCHEMES and not has_transform(it)}
         ours = rows.get(RECOMMENDED)
         others = rivals(ours, plain) if ours else {}
